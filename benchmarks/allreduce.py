@@ -1,0 +1,195 @@
+"""Allreduce of float32 on one host: Horovod, torch-Gloo, MPI and plain memcpy, size by size.
+
+All peers run in one invocation and take turns at every size, so that they meet the machine in the
+same state. Algorithm bandwidth is bytes / time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from groups import MPI_KINDS, Conductor, Group, script, side_by_side, under_horovodrun, under_mpi
+from harness import (
+    FOLDER,
+    Report,
+    Target,
+    argument_parser,
+    is_shared,
+    median,
+    new_report,
+    size_text,
+)
+
+SIZES = [4, 64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, *(1 << shift for shift in range(20, 29, 2))]
+QUICK_SIZES = [4, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
+OURS, GLOO, MEMCPY = "Horovod", "torch-Gloo", "memcpy"
+MIB = 1 << 20
+
+Medians = dict[int, dict[str, float]]  # bytes -> peer -> seconds
+
+
+def main() -> None:
+    args = parse_arguments()
+    report = new_report("allreduce", args)
+    with Conductor(report.note) as conductor:
+        start_peers(conductor, args)
+        seconds = measure_all(conductor, report, args)
+    medians = {size: {p: median(t) for p, t in peers.items()} for size, peers in seconds.items()}
+    tabulate(report, medians, args.ranks)
+    report.targets = find_targets(medians, args.ranks, mostly_shared(report))
+    report.finish(args.json)
+    if args.plot:
+        plot(medians, args.ranks, args.plot)
+
+
+def start_peers(conductor: Conductor, args: argparse.Namespace) -> None:
+    """Starts what can run here."""
+    worker, ranks = "collective_worker.py", args.ranks
+    conductor.add(OURS, ranks, under_horovodrun, script(worker, "horovod-torch"))
+    conductor.add(GLOO, ranks, side_by_side, script(worker, "torch-gloo"))
+    # With more ranks than cores MPI's busy waiting makes every figure meaningless.
+    for kind, name in MPI_KINDS.items() if ranks == 2 else ():
+        conductor.add(name, ranks, under_mpi, kind, args.mpi_root, worker, ["mpi"])
+    conductor.add(MEMCPY, ranks, side_by_side, script(worker, "memcpy"))
+
+
+def measure_all(
+    conductor: Conductor, report: Report, args: argparse.Namespace
+) -> dict[int, dict[str, list[float]]]:
+    """The median time of every peer at every size, one value per round."""
+    sizes = args.sizes or (QUICK_SIZES if args.quick else SIZES)
+    rounds = args.rounds or (2 if args.quick else 5)
+    budget = 0.1 if args.quick else 0.25
+    seconds: dict[int, dict[str, list[float]]] = {
+        size: {name: [] for name in conductor.groups} for size in sizes
+    }
+    for round_index in range(rounds):
+        report.see_cache_state()
+        for size in sizes:
+            for name, group in conductor.in_turn(round_index):
+                seconds[size][name].append(measure(group, size, budget))
+        print(f"round {round_index + 1} of {rounds} done", flush=True)
+    return seconds
+
+
+def measure(group: Group, size: int, budget: float) -> float:
+    """Seconds of one call: the median over calls of the mean over ranks."""
+    estimate = run(group, size, iterations=2, warm_up=1)
+    iterations = max(3, min(500, int(budget / max(estimate, 1e-6))))
+    return run(group, size, iterations, warm_up=min(iterations, 10))
+
+
+def run(group: Group, size: int, iterations: int, warm_up: int) -> float:
+    """One measurement on all ranks of a group."""
+    answers = group.ask(
+        "measure", bytes=size, iterations=iterations, warm_up=warm_up, in_place=True, pause=0
+    )
+    per_call = zip(*(answer["seconds"] for answer in answers), strict=True)
+    return median([sum(ranks) / len(ranks) for ranks in per_call])
+
+
+def tabulate(report: Report, medians: Medians, ranks: int) -> None:
+    """Times for small sizes, bandwidths for all."""
+    peers = list(next(iter(medians.values())))
+    times: list[dict[str, Any]] = [
+        {"bytes": size_text(size), **{p: row[p] * 1e6 for p in peers}}
+        for size, row in medians.items()
+    ]
+    report.table(f"microseconds per call, {ranks} ranks", times)
+    bandwidths: list[dict[str, Any]] = [
+        {"bytes": size_text(size), **{p: size / row[p] / 1e9 for p in peers}}
+        for size, row in medians.items()
+        if size >= 1 << 10
+    ]
+    report.table(f"algorithm bandwidth in GB/s, {ranks} ranks", bandwidths)
+
+
+def mostly_shared(report: Report) -> bool:
+    """Whether the cores shared a cache in more than half of the rounds."""
+    return sum(map(is_shared, report.cache_states)) * 2 > len(report.cache_states)
+
+
+def find_targets(medians: Medians, ranks: int, cores_share_cache: bool) -> list[Target]:
+    """The claims that these sizes and peers allow to check, in the order of the sizes."""
+    found: list[Target] = []
+    for size, row in medians.items():
+        if OURS not in row:
+            continue
+        best_mpi = min((row[name] for name in MPI_KINDS.values() if name in row), default=None)
+        label, ours, gloo = size_text(size), row[OURS], row.get(GLOO)
+
+        def faster_than(name: str, other: float | None, factor: float, label: str = label,
+                        ours: float = ours) -> None:  # fmt: skip
+            if other is not None:
+                claim = f"{label}: speed over {name}"
+                found.append(Target(claim, other / ours, factor, at_most=False, unit="x"))
+
+        if ranks > 2:
+            faster_than("torch-Gloo", gloo, 1.0)
+        elif size >= 64 * MIB:
+            if MEMCPY in row:
+                share = 0.75 if cores_share_cache else 0.6
+                claim = f"{label}: share of the memcpy rate"
+                found.append(Target(claim, row[MEMCPY] / ours, share, at_most=False))
+            faster_than("the best MPI", best_mpi, 2.5)
+            faster_than("torch-Gloo", gloo, 4.0)
+        elif MIB <= size <= 16 * MIB:
+            faster_than("the best MPI", best_mpi, 1.0)
+        elif size == 64 << 10:
+            faster_than("the best MPI", best_mpi, 0.25)
+            faster_than("torch-Gloo", gloo, 1.0)
+    return found
+
+
+def plot(medians: Medians, ranks: int, file: Path) -> None:
+    """Bandwidth over size as a picture; says so where matplotlib is missing."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no picture: matplotlib is not installed (`pip install matplotlib`)")
+        return
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    sizes = [size for size in medians if size >= 1 << 10]
+    for name in next(iter(medians.values())):
+        style = "--" if name == MEMCPY else "-"
+        rates = [size / medians[size][name] / 1e9 for size in sizes]
+        axes.plot(sizes, rates, style, marker="o", label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("bytes")
+    axes.set_ylabel("algorithm bandwidth, GB/s")
+    axes.set_title(f"allreduce of float32, {ranks} ranks on one host")
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=120)
+    print(f"written: {file}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argument_parser("Allreduce on one host against its peers")
+    parser.add_argument("--ranks", type=int, default=2, help="processes of each peer")
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="BYTES", help="multiples of 4")
+    parser.add_argument("--rounds", type=int, help="times that every peer has its turn")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw the bandwidths")
+    parser.add_argument(
+        "--mpi-root",
+        type=Path,
+        default=FOLDER.parent / ".venv-bench",
+        help="folder with the environments openmpi, mpich and impi-rt",
+    )
+    args = parser.parse_args()
+    if args.ranks < 2:
+        parser.error("--ranks must be at least 2")
+    if any(size < 4 or size % 4 for size in args.sizes or ()):
+        parser.error("--sizes must be positive multiples of 4")
+    return args
+
+
+if __name__ == "__main__":
+    main()

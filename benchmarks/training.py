@@ -1,0 +1,95 @@
+"""Step time of a VGG-16-sized model (134 MB of gradients, CIFAR-10 shapes), one thread per rank.
+
+Compared in turn: one process alone, independent processes side by side (they share memory and
+cores but exchange nothing: the bound), DistributedDataParallel on Gloo, and Horovod. Efficiency is
+throughput of N / (N x throughput of one).
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from groups import Conductor, script, side_by_side, under_horovodrun
+from harness import Report, Target, argument_parser, median, new_report
+
+ALONE, INDEPENDENT, DDP, OURS = "alone", "independent, side by side", "DDP on Gloo", "Horovod"
+TARGET_RATIO = 1.10
+
+
+def main() -> None:
+    args = parse_arguments()
+    report = new_report("training", args)
+    with Conductor(report.note) as conductor:
+        start_groups(conductor, args.ranks)
+        gradient_bytes = conductor.groups[ALONE].ask("gradient_bytes")[0]["bytes"]
+        report.note(f"gradients: {gradient_bytes / 1e6:.1f} MB")
+        for batch in args.batch_sizes or ([8] if args.quick else [8, 32]):
+            medians = measure(conductor, report, batch, args)
+            ranks = {name: 1 if name == ALONE else args.ranks for name in medians}
+            report.table(f"batch of {batch} per rank", rows(medians, ranks, batch))
+            if OURS in medians:
+                ratio = medians[OURS] / medians[INDEPENDENT]
+                claim = f"batch {batch}: step time over {args.ranks} independent processes"
+                report.targets.append(Target(claim, ratio, TARGET_RATIO, at_most=True, unit="x"))
+    report.finish(args.json)
+
+
+def start_groups(conductor: Conductor, ranks: int) -> None:
+    """One group per way to train."""
+    worker = "training_worker.py"
+    conductor.add(ALONE, 1, side_by_side, script(worker, "alone"))
+    conductor.add(INDEPENDENT, ranks, side_by_side, script(worker, "alone"))
+    conductor.add(DDP, ranks, side_by_side, script(worker, "ddp"))
+    conductor.add(OURS, ranks, under_horovodrun, script(worker, "horovod"))
+
+
+def measure(
+    conductor: Conductor, report: Report, batch: int, args: argparse.Namespace
+) -> dict[str, float]:
+    """The median step time of each way, in seconds."""
+    rounds = args.rounds or (2 if args.quick else 6)
+    steps = 2 if args.quick else 4
+    for group in conductor.groups.values():
+        group.ask(
+            "steps", count=2, batch=batch
+        )  # the first steps allocate memory and agree on names
+    seconds: dict[str, list[float]] = {name: [] for name in conductor.groups}
+    for round_index in range(rounds):
+        report.see_cache_state()
+        for name, group in conductor.in_turn(round_index):
+            answers = group.ask("steps", count=steps, batch=batch)
+            seconds[name] += [s for answer in answers for s in answer["seconds"]]
+        print(f"batch {batch}: round {round_index + 1} of {rounds} done", flush=True)
+    return {name: median(values) for name, values in seconds.items()}
+
+
+def rows(medians: dict[str, float], ranks: dict[str, int], batch: int) -> list[dict[str, Any]]:
+    """Step time and what follows from it, one row per way to train."""
+    table = []
+    for name, seconds in medians.items():
+        speed_up = ranks[name] * medians[ALONE] / seconds
+        table.append(
+            {
+                "way": name,
+                "processes": ranks[name],
+                "step, ms": seconds * 1e3,
+                "images/s, all": ranks[name] * batch / seconds,
+                "speed-up over alone": speed_up,
+                "efficiency": speed_up / ranks[name],
+                "step over independent": seconds / medians[INDEPENDENT],
+            }
+        )
+    return table
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argument_parser("Training step time against independent processes and DDP")
+    parser.add_argument("--ranks", type=int, default=2, help="processes that train together")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="images per rank and step")
+    parser.add_argument("--rounds", type=int, help="times that every way has its turn")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+#include "base/config.h"
+
+#include <algorithm>
+
+namespace hvd {
+
+std::size_t Topology::host_of(Rank r) const {
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    if (std::binary_search(hosts[host].begin(), hosts[host].end(), r)) return host;
+  }
+  return hosts.size();
+}
+
+}  // namespace hvd

@@ -1,0 +1,41 @@
+// Copies between a view of tensors and contiguous memory.
+#pragma once
+
+#include <cstring>
+
+#include "collectives/kernels.h"
+#include "collectives/segments.h"
+
+namespace hvd {
+
+inline void gather(std::byte* to, const View& from, Store store) {
+  from.for_each([&](const Segment& part) {
+    if (part.in == nullptr) {
+      std::memset(to, 0, part.bytes);
+    } else {
+      copy(to, part.in, part.bytes, store);
+    }
+    to += part.bytes;
+  });
+}
+
+inline void scatter(const View& to, const std::byte* from, Store store) {
+  to.for_each([&](const Segment& part) {
+    if (part.out != nullptr) copy(part.out, from, part.bytes, store);
+    from += part.bytes;
+  });
+}
+
+// What is mine already: input to output, where they differ.
+inline void copy_through(const View& view, Store store) {
+  view.for_each([&](const Segment& part) {
+    if (part.out == nullptr || part.out == part.in) return;
+    if (part.in == nullptr) {
+      std::memset(part.out, 0, part.bytes);
+    } else {
+      copy(part.out, part.in, part.bytes, store);
+    }
+  });
+}
+
+}  // namespace hvd

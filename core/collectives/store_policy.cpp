@@ -1,0 +1,77 @@
+// StorePolicy: running averages of the cost of both kinds of store, and when to try the other one.
+#include "collectives/store_policy.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace hvd {
+
+namespace {
+
+constexpr double kWeight = 0.25;      // of a new sample in the running average
+constexpr double kJump = 1.5;         // a cost this much above the average may be a change of place
+constexpr int kSoonest = 8;           // samples between trials
+constexpr int kLatest = 256;
+constexpr double kTrialCost = 0.02;   // share of the time that trials may lose
+
+Store other(Store store) {
+  return store == Store::kOrdinary ? Store::kStreaming : Store::kOrdinary;
+}
+
+int index(Store store) { return static_cast<int>(store); }
+
+// The dearer the other way was, the rarer it is tried.
+int trial_interval(double best, double other_cost) {
+  if (best <= 0 || other_cost <= 0) return kSoonest;
+  const double loss = std::max(0.0, other_cost / best - 1.0);
+  return std::clamp(static_cast<int>(loss / kTrialCost), kSoonest, kLatest);
+}
+
+}  // namespace
+
+StorePolicy::Bucket& StorePolicy::bucket(std::size_t work_bytes) {
+  const std::size_t steps = std::bit_width(work_bytes >> 16);  // 64 KiB and below: first bucket
+  return buckets_[std::min((steps + 1) / 2, buckets_.size() - 1)];
+}
+
+Store StorePolicy::best(std::size_t work_bytes) const {
+  return const_cast<StorePolicy*>(this)->bucket(work_bytes).best;
+}
+
+Store StorePolicy::choose(std::size_t work_bytes) {
+  const Bucket& now = bucket(work_bytes);
+  return now.trials > 0 ? other(now.best) : now.best;
+}
+
+void StorePolicy::record(std::size_t work_bytes, Store store, std::size_t bytes, double nanoseconds) {
+  if (bytes == 0) return;
+  Bucket& now = bucket(work_bytes);
+  const double sample = nanoseconds / static_cast<double>(bytes);
+  double& cost = now.cost[index(store)];
+  int& slow_run = now.slow_run[index(store)];
+  const bool jumped = cost > 0 && (sample > cost * kJump || sample * kJump < cost);
+  slow_run = jumped ? slow_run + 1 : 0;
+  // One odd sample is noise; a second one in a row is news, and the old average no longer counts.
+  if (cost == 0 || slow_run >= 2) {
+    cost = sample;
+  } else if (!jumped) {
+    cost += kWeight * (sample - cost);
+  }
+
+  if (now.trials > 0) {
+    if (store != now.best && --now.trials == 0) {
+      if (cost < now.cost[index(now.best)]) now.best = store;
+      now.until_trial = trial_interval(now.cost[index(now.best)], now.cost[index(other(now.best))]);
+    }
+    return;
+  }
+  if (slow_run >= 2) now.until_trial = 0;
+  if (--now.until_trial <= 0) {
+    now.trials = 2;
+    now.slow_run[index(other(now.best))] = 1;  // what is known of the other way is old: believe the new
+  }
+}
+
+void StorePolicy::follow(std::size_t work_bytes, Store store) { bucket(work_bytes).best = store; }
+
+}  // namespace hvd

@@ -1,0 +1,68 @@
+// Executor: runs the responses of the log on this rank, in order. Whoever holds the execution role
+// (the executor's thread, or a caller blocked in `wait`) runs the next one.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backends/backend.h"
+#include "engine/job_state.h"
+#include "engine/operation_table.h"
+
+namespace hvd {
+
+// A response with this rank's part in it. An operation is null where this rank has joined.
+struct QueuedWork {
+  Work work;
+  std::shared_ptr<const std::vector<Rank>> members;
+  std::vector<std::shared_ptr<Operation>> operations;
+  std::size_t bytes = 0;  // of this rank's inputs
+};
+
+class Executor {
+ public:
+  // `backends` in order of preference.
+  Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTable& table, JobState& state);
+
+  // Appends; wakes the executor's thread if `wake` (a caller who helps takes it without).
+  void queue(QueuedWork work, bool wake);
+  void wake_if_needed();
+  bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
+  // Bytes of the next response, 0 when there is none.
+  std::size_t next_bytes() const;
+
+  // Runs the next response if there is one and nobody else is running one; says whether it did.
+  bool try_run_one();
+
+  // Body of the executor's thread: runs what is queued until `close`, then what is left.
+  void run();
+  void close();
+  bool is_idle() const;
+
+  std::uint64_t executed() const { return executed_.load(std::memory_order_relaxed); }
+  std::uint64_t executed_bytes() const { return executed_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  std::optional<QueuedWork> pop();
+  void run_one(QueuedWork& item);
+  Status execute(Work& work);
+
+  std::vector<std::unique_ptr<Backend>> backends_;
+  OperationTable& table_;
+  JobState& state_;
+
+  std::mutex role_;  // the execution role
+  mutable std::mutex queue_mutex_;
+  std::condition_variable queued_;
+  std::deque<QueuedWork> queue_;
+  std::atomic<std::size_t> waiting_{0};
+  std::atomic<bool> running_{false};
+  bool closed_ = false;
+  std::atomic<std::uint64_t> executed_{0};
+  std::atomic<std::uint64_t> executed_bytes_{0};
+};
+
+}  // namespace hvd

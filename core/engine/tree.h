@@ -1,0 +1,58 @@
+// Tree: this rank's edges of the negotiation tree, to its parent and its children, over shared memory
+// or TCP. Used under the negotiation role only.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/config.h"
+#include "engine/doorbells.h"
+#include "transport/channel.h"
+#include "transport/shm_ring.h"
+#include "wire/framing.h"
+
+namespace hvd {
+
+class Tree {
+ public:
+  // Edges to ranks of this host run over the regions; the others over `sockets`.
+  Tree(const Topology& topology, Rank parent, const std::vector<Rank>& children,
+       const std::map<Rank, std::unique_ptr<Region>>& regions, std::map<Rank, Descriptor> sockets,
+       Doorbells& doorbells);
+  ~Tree();
+
+  bool is_root() const { return parent_ == nullptr; }
+  void send_up(const Message& message);
+  void send_down(const Message& message);
+  void send_everywhere(const Message& message);
+  // Writes what fits, and wakes the peers that sleep.
+  void flush();
+
+  // Calls `handle(peer, message)` for each message that has arrived.
+  void receive(const std::function<void(Rank, Message&&)>& handle);
+  // An edge that failed without a goodbye, once: its peer and why.
+  std::optional<std::pair<Rank, Status>> take_lost_edge();
+  // True once every TCP neighbour has said goodbye or is lost.
+  bool neighbours_left() const;
+
+  // Bytes wait on an edge of shared memory (TCP edges have descriptors).
+  bool readable() const;
+  std::vector<int> descriptors() const;
+  std::uint64_t messages_sent() const { return messages_sent_; }
+
+ private:
+  struct Edge;
+
+  void send(Edge& edge, const Message& message);
+  static void lose(Edge& edge, Status why);
+
+  Doorbells& doorbells_;
+  std::vector<std::unique_ptr<Edge>> edges_;  // the parent's, if any, is the first
+  Edge* parent_ = nullptr;
+  std::uint64_t messages_sent_ = 0;
+};
+
+}  // namespace hvd

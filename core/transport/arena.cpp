@@ -1,0 +1,148 @@
+// Arena: counters, waiting and slots. See arena.h for the protocol.
+#include "transport/arena.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+
+#include "base/cpu.h"
+#include "transport/futex.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr int kPieceBits = 24;
+constexpr auto kSleepLimit = std::chrono::milliseconds(100);  // then look for an abort
+
+std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+std::size_t slot_bytes_of(const Config& config) {
+  return rounded_up(static_cast<std::size_t>(std::max<std::int64_t>(config.slot_bytes, 1)), kPage);
+}
+
+std::size_t slots_of(const Config& config) {
+  return static_cast<std::size_t>(std::max<std::int32_t>(config.slots, 2));
+}
+
+}  // namespace
+
+std::size_t Arena::lane_bytes(const Config& config) {
+  return rounded_up(sizeof(Control), kPage) + slots_of(config) * slot_bytes_of(config);
+}
+
+Arena::Arena(const Config& config, std::vector<std::span<std::byte>> lanes, std::size_t my_lane,
+             WaitControl& wait)
+    : lanes_(std::move(lanes)),
+      my_lane_(my_lane),
+      slot_bytes_(slot_bytes_of(config)),
+      wait_(wait),
+      claims_(slots_of(config)) {
+  for ([[maybe_unused]] const auto& lane : lanes_) assert(lane.size() >= lane_bytes(config));
+}
+
+Arena::Control& Arena::control(std::size_t lane) const {
+  return *reinterpret_cast<Control*>(lanes_[lane].data());
+}
+
+std::byte* Arena::slot(std::size_t lane, std::size_t index) const {
+  return lanes_[lane].data() + rounded_up(sizeof(Control), kPage) + index * slot_bytes_;
+}
+
+bool Arena::wait(std::size_t lane, Counter counter, std::uint64_t value) {
+  const auto& reached = control(lane).counters[static_cast<std::size_t>(counter)].value;
+  return reached.load(std::memory_order_acquire) >= value || wait_slowly(lane, counter, value);
+}
+
+bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) {
+  const auto time = wait_.spin_time();
+  if (time <= std::chrono::nanoseconds::zero()) return false;
+  const auto end = std::chrono::steady_clock::now() + time;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (counter.load(std::memory_order_acquire) >= value) return true;
+      cpu_relax();
+    }
+  } while (!wait_.aborted() && std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+// A waiter announces itself before it looks for the last time, a publisher stores before it looks for
+// waiters; both in one total order (seq_cst), so at least one sees the other and no wake-up is lost.
+bool Arena::wait_slowly(std::size_t lane, Counter counter, std::uint64_t value) {
+  Control& owner = control(lane);
+  const auto& reached = owner.counters[static_cast<std::size_t>(counter)].value;
+  if (spin(reached, value)) return true;
+  wait_.about_to_sleep();
+  owner.waiters.fetch_add(1, std::memory_order_seq_cst);
+  bool arrived = false;
+  while (true) {
+    const std::uint32_t seen = owner.bell.load(std::memory_order_seq_cst);
+    arrived = reached.load(std::memory_order_seq_cst) >= value;
+    if (arrived || wait_.aborted()) break;
+    futex_wait(owner.bell, seen, kSleepLimit);
+  }
+  owner.waiters.fetch_sub(1, std::memory_order_seq_cst);
+  return arrived;
+}
+
+void Arena::publish(Counter counter, std::uint64_t value) {
+  Control& mine = control(my_lane_);
+  mine.counters[static_cast<std::size_t>(counter)].value.store(value, std::memory_order_seq_cst);
+  if (mine.waiters.load(std::memory_order_seq_cst) == 0) return;
+  mine.bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(mine.bell);
+}
+
+bool Arena::claim(std::size_t index, std::uint64_t value, std::span<const std::size_t> readers) {
+  Claim& claim = claims_[index];
+  for (const std::size_t reader : claim.readers) {
+    if (reader != my_lane_ && !wait(reader, Counter::kDrained, claim.value)) return false;
+  }
+  claim.value = value;
+  claim.readers.assign(readers.begin(), readers.end());
+  return true;
+}
+
+void Arena::set_hint(std::uint32_t hint) {
+  control(my_lane_).hint.store(hint, std::memory_order_relaxed);
+}
+
+std::uint32_t Arena::hint(std::size_t lane) const {
+  return control(lane).hint.load(std::memory_order_relaxed);
+}
+
+ArenaTurn::ArenaTurn(Arena& arena, std::uint64_t sequence, std::span<const std::size_t> lanes,
+                     std::size_t me)
+    : arena_(arena), sequence_(sequence), base_(sequence << kPieceBits), lanes_(lanes), me_(me) {}
+
+bool ArenaTurn::claim(std::size_t piece) {
+  const std::size_t index = (sequence_ + first_piece_ + piece) % arena_.slot_count();
+  return arena_.claim(index, value(piece), lanes_);
+}
+
+std::byte* ArenaTurn::slot(std::size_t member, std::size_t piece) const {
+  return arena_.slot(lanes_[member], (sequence_ + first_piece_ + piece) % arena_.slot_count());
+}
+
+void ArenaTurn::publish(Counter counter, std::size_t piece) { arena_.publish(counter, value(piece)); }
+
+bool ArenaTurn::wait(std::size_t member, Counter counter, std::size_t piece) {
+  return arena_.wait(lanes_[member], counter, value(piece));
+}
+
+bool ArenaTurn::wait_all(Counter counter, std::size_t piece) {
+  for (std::size_t member = 0; member < lanes_.size(); ++member) {
+    if (member != me_ && !wait(member, counter, piece)) return false;
+  }
+  return true;
+}
+
+bool ArenaTurn::fits(std::size_t pieces) const {
+  return pieces < (std::size_t{1} << kPieceBits) - first_piece_;
+}
+
+}  // namespace hvd

@@ -1,0 +1,26 @@
+// WaitControl: how a thread of the executor may wait. Implemented by the engine, which knows whether
+// a caller is blocked (then its core is free and spinning costs nothing) and whether the job was aborted.
+#pragma once
+
+#include <chrono>
+
+namespace hvd {
+
+class WaitControl {
+ public:
+  virtual ~WaitControl() = default;
+
+  // True once the job was aborted (a peer died): give up waiting and return Status::aborted.
+  virtual bool aborted() const = 0;
+
+  // How long a wait may spin before it sleeps in the kernel; zero when the core has other work.
+  virtual std::chrono::nanoseconds spin_time() const = 0;
+
+  // Called once by a wait that is going to sleep in the kernel, before it does.
+  virtual void about_to_sleep() = 0;
+
+  // Becomes readable when `aborted` turns true; for poll(2).
+  virtual int abort_descriptor() const = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,1 @@
+"""What all doors share: initialisation, process sets, collectives, objects, knobs, exceptions."""

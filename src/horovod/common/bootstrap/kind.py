@@ -1,0 +1,112 @@
+"""What a kind of bootstrap answers: can it work here, who is this process, and an all-gather."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+Environment = Mapping[str, str]
+OnWaiting = Callable[[list[int]], None]
+
+# An address of RFC 5737 that belongs to nobody: only asked which local address would reach it.
+_ANYWHERE = "192.0.2.1"
+
+
+class Identity(NamedTuple):
+    """Who this process is in the job."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host: str
+
+
+class Session(Protocol):
+    """One round of meeting the other ranks.
+
+    Attributes:
+        key: secret of the job, equal on all ranks.
+        local_address: address by which other ranks can reach this process.
+    """
+
+    key: bytes
+    local_address: str
+
+    def exchange(self, blob: bytes, timeout: float, on_waiting: OnWaiting) -> list[bytes]:
+        """All-gathers one blob per rank; calls `on_waiting` with the missing ranks now and then.
+
+        Raises:
+            TimeoutError: some ranks did not come.
+        """
+        ...
+
+    def close(self) -> None:
+        """Hangs up."""
+        ...
+
+
+class Kind(Protocol):
+    """A module of this package: one way in which a process may have been started."""
+
+    NAME: str
+
+    def why_not(self, env: Environment) -> str | None:
+        """None when this process was started in this way, otherwise a sentence saying why not."""
+        ...
+
+    def identity(self, env: Environment) -> Identity:
+        """Returns who this process is; ValueError when the variables contradict each other."""
+        ...
+
+    def open_session(self, env: Environment, round_number: int, timeout: float) -> Session:
+        """Prepares the exchange of the given round; every init of a process is a new round."""
+        ...
+
+
+def whole_number(env: Environment, name: str, default: int | None = None) -> int:
+    """Returns the number in a variable.
+
+    Raises:
+        ValueError: it is not set and there is no default, or it is not a number >= 0.
+    """
+    text = env.get(name, "")
+    if not text and default is not None:
+        return default
+    if not text.isdecimal():
+        raise ValueError(f"{name}={text!r}: expected a whole number >= 0")
+    return int(text)
+
+
+def check_identity(identity: Identity) -> Identity:
+    """Raises ValueError when the numbers contradict each other."""
+    for part in ("rank", "local_rank", "cross_rank"):
+        size_part = part.replace("rank", "size")
+        number, size = getattr(identity, part), getattr(identity, size_part)
+        if not 0 <= number < size:
+            raise ValueError(f"{part} {number} does not fit {size_part} {size}: {identity}")
+    return identity
+
+
+def route_address(target: str, port: int) -> str:
+    """Returns the local address from which `target` is reached; sends nothing."""
+    family, kind, protocol, _, address = socket.getaddrinfo(target, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as sock:
+        sock.connect(address)
+        return str(sock.getsockname()[0])
+
+
+def outward_address() -> str | None:
+    """Returns the local address of the default route, or None when there is no such route."""
+    try:
+        return route_address(_ANYWHERE, 9)
+    except OSError:
+        return None
+
+
+def is_loopback(address: str) -> bool:
+    """True for addresses that another machine can't reach this one by."""
+    return address.startswith("127.") or address == "::1"

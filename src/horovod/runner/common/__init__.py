@@ -1,0 +1,1 @@
+"""Import paths of Horovod 0.28: what launcher, Spark and Ray share."""

@@ -1,0 +1,1 @@
+"""Import paths of Horovod 0.28; each module is small or names what lives elsewhere."""

@@ -1,0 +1,51 @@
+"""Use before init and after shutdown; starting again. Named to run last: it restarts the job."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+def works(door, hvd, size):
+    result = hvd.allreduce(door.tensor(np.ones(3), "float32"), op=hvd.Sum)
+    assert (door.values(result) == size).all()
+
+
+def test_shutdown_ends_what_is_in_flight_and_init_starts_anew(door, hvd, world):
+    for round_number in range(3):
+        works(door, hvd, world.size)
+        if world.size > 1 and world.rank == 0:
+            pending = hvd.allreduce_async(door.tensor(np.ones(3), "float32"), name="never")
+        hvd.shutdown()
+        assert not hvd.is_initialized()
+        if world.size > 1 and world.rank == 0:
+            # The shut-down error, or nothing when the handle was released with the job.
+            try:
+                assert hvd.synchronize(pending) is None
+            except hvd.HorovodInternalError as error:
+                assert "shut down" in str(error)
+        with pytest.raises(
+            ValueError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."
+        ):
+            hvd.rank()
+        with pytest.raises(ValueError, match="has not been initialized"):
+            hvd.allreduce(door.tensor(np.ones(3), "float32"))
+        hvd.init(process_sets="dynamic")
+        assert hvd.rank() == world.rank, round_number
+        assert hvd.size() == world.size
+    works(door, hvd, world.size)
+
+
+def test_a_second_init_changes_nothing(door, hvd, world):
+    hvd.init()
+    works(door, hvd, world.size)
+
+
+def test_the_doors_share_one_engine(world):
+    import horovod.numpy as numpy_door
+    import horovod.torch as torch_door
+
+    assert numpy_door.is_initialized()
+    assert torch_door.is_initialized()
+    assert numpy_door.rank() == torch_door.rank() == world.rank
+    assert numpy_door.global_process_set is torch_door.global_process_set

@@ -1,0 +1,154 @@
+// The engine with several ranks in one process: results, order, errors, shutdown.
+#include "testing.h"
+
+#include <fcntl.h>
+
+#include <random>
+
+#include "engine_world.h"
+
+using namespace hvd;
+using hvd::test::EngineWorld;
+
+namespace {
+
+std::vector<float> input_of(Rank rank, std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(rank + 1) * static_cast<float>(i % 13);
+  }
+  return values;
+}
+
+float sum_of_ranks(Rank size) { return static_cast<float>(size * (size + 1) / 2); }
+
+}  // namespace
+
+TEST_CASE("an allreduce sums over all ranks, on one host and on several") {
+  for (const auto& hosts : std::vector<std::vector<int>>{{1}, {2}, {4}, {1, 1}, {2, 2}, {2, 1}}) {
+    EngineWorld world(hosts);
+    world.for_each_rank([&](Rank rank) {
+      for (const std::int64_t count : {0, 1, 7, 1000, 300'000}) {
+        const auto input = input_of(rank, count);
+        std::vector<float> output(input.size(), -1.0f);
+        const auto handle = world.allreduce(
+            rank, EngineWorld::allreduce_request("t" + std::to_string(count), count), input, output);
+        CHECK(world.wait(rank, *handle).is_ok());
+        for (std::size_t i = 0; i < output.size(); ++i) {
+          if (output[i] != sum_of_ranks(world.size()) * static_cast<float>(i % 13)) {
+            FAIL_CHECK("rank " << rank << " element " << i << ": " << output[i]);
+            break;
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("ranks may submit in any order, again and again") {
+  EngineWorld world({2, 1});
+  constexpr int kTensors = 50;
+  for (int round = 0; round < 3; ++round) {
+    world.for_each_rank([&](Rank rank) {
+      std::vector<int> order(kTensors);
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<unsigned>(rank + round)));
+      std::vector<std::vector<float>> inputs(kTensors);
+      std::vector<std::vector<float>> outputs(kTensors);
+      std::vector<std::shared_ptr<Handle>> handles(kTensors);
+      for (const int i : order) {
+        const auto at = static_cast<std::size_t>(i);
+        inputs[at] = input_of(rank, 100 + i);
+        outputs[at].resize(inputs[at].size());
+        handles[at] = world.allreduce(
+            rank, EngineWorld::allreduce_request("t" + std::to_string(i), 100 + i), inputs[at],
+            outputs[at], false);
+      }
+      for (std::size_t i = 0; i < kTensors; ++i) {
+        CHECK(world.wait(rank, *handles[i]).is_ok());
+        CHECK(outputs[i][5] == sum_of_ranks(world.size()) * 5);
+      }
+    });
+  }
+}
+
+TEST_CASE("a mismatch fails on all ranks and leaves the rest alone") {
+  EngineWorld world({2});
+  world.for_each_rank([&](Rank rank) {
+    const std::int64_t count = 4 + rank;
+    const auto input = input_of(rank, count);
+    std::vector<float> output(input.size());
+    const auto bad =
+        world.allreduce(rank, EngineWorld::allreduce_request("bad", count), input, output);
+    const Status status = world.wait(rank, *bad);
+    CHECK(status.code() == StatusCode::kMismatch);
+    CHECK(status.text().find("Mismatched ALLREDUCE tensor shapes") != std::string::npos);
+    const auto good = world.allreduce(rank, EngineWorld::allreduce_request("good", 4), input, output);
+    CHECK(world.wait(rank, *good).is_ok());
+  });
+}
+
+TEST_CASE("a name in flight twice is refused at the call and the first one completes") {
+  EngineWorld world({2});
+  const auto input = input_of(0, 8);
+  std::vector<float> output(8);
+  std::vector<float> other(8);
+  const auto first =
+      world.allreduce(0, EngineWorld::allreduce_request("twice", 8), input, output, false);
+  std::string error;
+  CHECK(world.allreduce(0, EngineWorld::allreduce_request("twice", 8), input, other, false,
+                        &error) == nullptr);
+  CHECK(error.find("same name as another tensor") != std::string::npos);
+  const auto peer =
+      world.allreduce(1, EngineWorld::allreduce_request("twice", 8), input, other, false);
+  CHECK(world.wait(0, *first).is_ok());
+  CHECK(world.wait(1, *peer).is_ok());
+}
+
+TEST_CASE("what is pending when a rank shuts down fails with the shut-down text") {
+  EngineWorld world({3});
+  const auto input = input_of(0, 8);
+  std::vector<float> output(8);
+  const auto pending =
+      world.allreduce(0, EngineWorld::allreduce_request("lonely", 8), input, output, false);
+  world.engine(2).stop();
+  const Status status = world.wait(0, *pending);
+  CHECK(status.code() == StatusCode::kAborted);
+  CHECK(status.text().starts_with("Horovod has been shut down."));
+  std::string error;
+  CHECK(world.allreduce(1, EngineWorld::allreduce_request("late", 8), input, output, false,
+                        &error) == nullptr);
+  CHECK(error.starts_with("Horovod has been shut down."));
+}
+
+TEST_CASE("an idle job sends no messages") {
+  EngineWorld world({2, 1});
+  const auto input = input_of(0, 8);
+  world.for_each_rank([&](Rank rank) {
+    std::vector<float> output(8);
+    const auto handle =
+        world.allreduce(rank, EngineWorld::allreduce_request("once", 8), input, output);
+    CHECK(world.wait(rank, *handle).is_ok());
+  });
+  std::vector<std::uint64_t> before;
+  for (Rank rank = 0; rank < world.size(); ++rank) {
+    before.push_back(world.engine(rank).counters().at("messages_sent"));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (Rank rank = 0; rank < world.size(); ++rank) {
+    CHECK(world.engine(rank).counters().at("messages_sent") ==
+          before[static_cast<std::size_t>(rank)]);
+  }
+}
+
+TEST_CASE("starting and stopping a hundred times leaves no descriptor behind") {
+  const auto open_descriptors = [] {
+    int count = 0;
+    for (int fd = 0; fd < 1024; ++fd) count += ::fcntl(fd, F_GETFD) != -1 ? 1 : 0;
+    return count;
+  };
+  { EngineWorld warm_up({2}); }
+  const int before = open_descriptors();
+  for (int round = 0; round < 100; ++round) EngineWorld world({2});
+  CHECK(open_descriptors() == before);
+}

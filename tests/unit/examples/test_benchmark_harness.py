@@ -1,0 +1,138 @@
+"""Figures, tables and worker groups of the benchmarks; no time is ever asserted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+import allreduce
+import groups
+import harness
+from groups import Conductor, Group, PeerUnavailable
+from harness import Report, Target
+
+ECHO = """
+import os, sys
+sys.path.insert(0, {benchmarks!r})
+from worker_link import serve
+def fail(request): raise ValueError("no figures today")
+serve(int(os.environ["RANK"]), {{"echo": lambda r: {{"got": r["value"]}}, "fail": fail}})
+"""
+
+
+def echo_group(ranks: int = 2, code: str = ECHO) -> Group:
+    code = code.format(benchmarks=str(harness.FOLDER))
+    return Group("echo", groups.side_by_side([sys.executable, "-c", code], ranks), ranks)
+
+
+@pytest.mark.parametrize(
+    ("measured", "limit", "at_most", "ratio", "met"),
+    [(2.0, 1.0, False, 2.0, True), (0.5, 1.0, False, 0.5, False), (20.0, 40.0, True, 2.0, True),
+     (80.0, 40.0, True, 0.5, False), (0.0, 0.0, True, float("inf"), True)],
+)  # fmt: skip
+def test_ratio_is_one_or_more_where_the_target_is_met(
+    measured: float, limit: float, at_most: bool, ratio: float, met: bool
+) -> None:
+    target = Target("claim", measured, limit, at_most)
+    assert (target.ratio, target.is_met) == (ratio, met)
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    values = [5.0, 1.0, 3.0, 2.0, 4.0]
+    assert [harness.percentile(values, p) for p in (0, 50, 99, 100)] == [1.0, 3.0, 5.0, 5.0]
+    with pytest.raises(ValueError, match="no values"):
+        harness.percentile([], 50)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(4, "4 B"), (1536, "1536 B"), (65536, "64 KiB"), (256 << 20, "256 MiB")]
+)
+def test_sizes_are_written_with_binary_prefixes(count: int, text: str) -> None:
+    assert harness.size_text(count) == text
+
+
+def test_table_is_markdown_with_three_significant_digits() -> None:
+    lines = harness.markdown([{"a": 1.23456, "b": None}, {"a": 12345.6, "b": "x"}]).splitlines()
+    assert lines[0].split() == ["|", "a", "|", "b", "|"]
+    assert lines[2].split() == ["|", "1.23", "|", "-", "|"]
+    assert lines[3].split() == ["|", "12,346", "|", "x", "|"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_report_writes_everything_as_json(tmp_path: Path) -> None:
+    report = Report("demo", {"quick": True}, cache_states=[90.0, None])
+    report.table("figures", [{"bytes": "4 B", "us": 1.5}])
+    report.targets.append(Target("claim", 3.0, 2.0, at_most=False))
+    file = tmp_path / "new" / "demo.json"
+    report.finish(file)
+    data = json.loads(file.read_text())
+    assert data["tables"] == {"figures": [{"bytes": "4 B", "us": 1.5}]}
+    assert data["targets"][0]["is_met"] is True
+    assert data["cache_line_round_trip_ns"] == [90.0, None]
+    assert "CPU" in data["machine"]
+
+
+def test_cache_states_are_told_apart() -> None:
+    assert harness.describe_cache_states([90.0, 310.0, None]) == (
+        "90 ns (shared), 310 ns (apart), unknown"
+    )
+
+
+def test_group_answers_in_rank_order_and_more_than_once() -> None:
+    with echo_group(3) as group:
+        assert len(set(group.pids)) == 3
+        assert group.ask("echo", value=7) == [{"got": 7}] * 3
+        assert group.ask("echo", value=8) == [{"got": 8}] * 3
+
+
+def test_error_of_a_worker_is_raised_with_its_text_and_the_group_goes_on() -> None:
+    with echo_group() as group:
+        with pytest.raises(RuntimeError, match=r"echo, rank 0(.|\n)*no figures today"):
+            group.ask("fail")
+        assert group.ask("echo", value=1) == [{"got": 1}] * 2
+
+
+def test_group_that_can_not_start_gives_its_last_words() -> None:
+    with pytest.raises(PeerUnavailable, match="there is no such peer"):
+        echo_group(code="raise SystemExit('there is no such peer')")
+    with pytest.raises(PeerUnavailable, match="No such file"):
+        Group("absent", [(["/no/such/program"], {})], 1)
+
+
+def test_missing_mpi_is_left_out_with_a_sentence(tmp_path: Path) -> None:
+    said: list[str] = []
+    with Conductor(said.append) as conductor:
+        conductor.add("MPICH", 2, groups.under_mpi, "mpich", tmp_path, "worker.py", [])
+        assert conductor.groups == {}
+    assert said[0].startswith("MPICH is left out: ")
+    assert "mpi_environments.py mpich" in said[0]
+
+
+def test_peers_start_each_round_with_another_one() -> None:
+    conductor = Conductor(print)
+    conductor.groups = {name: Mock(Group) for name in "abc"}
+    orders = ["".join(name for name, _ in conductor.in_turn(index)) for index in range(4)]
+    assert orders == ["abc", "bca", "cab", "abc"]
+
+
+def test_allreduce_targets_compare_with_the_best_mpi_and_memcpy() -> None:
+    size = 64 << 20
+    row = {"Horovod": 0.01, "torch-Gloo": 0.06, "Open MPI": 0.04, "MPICH": 0.03, "memcpy": 0.007}
+    found = {t.claim: t for t in allreduce.find_targets({size: row}, 2, cores_share_cache=True)}
+    assert found["64 MiB: share of the memcpy rate"].limit == 0.75
+    assert found["64 MiB: share of the memcpy rate"].measured == pytest.approx(0.7)
+    assert found["64 MiB: speed over the best MPI"].measured == pytest.approx(3.0)
+    assert found["64 MiB: speed over torch-Gloo"].is_met
+
+
+def test_allreduce_targets_of_more_ranks_than_cores_are_about_gloo_only() -> None:
+    row = {"Horovod": 1.0, "torch-Gloo": 2.0, "memcpy": 0.1}
+    found = allreduce.find_targets({4: row, 64 << 20: row}, 4, cores_share_cache=False)
+    assert [t.claim for t in found] == [
+        "4 B: speed over torch-Gloo",
+        "64 MiB: speed over torch-Gloo",
+    ]

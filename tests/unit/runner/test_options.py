@@ -1,0 +1,159 @@
+"""Flags, configuration file and the variables that come of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from horovod.common.knobs import KNOBS
+from horovod.runner.cli import LATER_FLAGS, parse_args
+from horovod.runner.common.util.config_parser import set_env_from_args
+from horovod.runner.config_file import LATER_KEYS, ConfigError, read_config
+from horovod.runner.knob_options import destination, option_knobs
+
+
+def exported(*flags: str) -> dict[str, str]:
+    return set_env_from_args({}, parse_args(["-np", "1", *flags, "true"]))
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        parse_args(list(arguments))
+    assert left.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_flags_that_are_not_given_export_nothing() -> None:
+    assert exported() == {}
+
+
+def test_every_kind_of_knob_becomes_its_variable() -> None:
+    assert exported("--fusion-threshold-mb", "2") == {"HOROVOD_FUSION_THRESHOLD": "2097152"}
+    assert exported("--cycle-time-ms", "20") == {"HOROVOD_CYCLE_TIME": "20.0"}
+    assert exported("--no-stall-check") == {"HOROVOD_STALL_CHECK_DISABLE": "1"}
+    assert exported("--stall-check") == {"HOROVOD_STALL_CHECK_DISABLE": "0"}
+    assert exported("--log-level", "debug") == {"HOROVOD_LOG_LEVEL": "DEBUG"}
+    assert exported("--log-with-timestamp") == {"HOROVOD_LOG_HIDE_TIME": "0"}
+    assert exported("--thread-affinity", "0,1") == {"HOROVOD_THREAD_AFFINITY": "0,1"}
+
+
+def test_every_row_with_a_flag_has_one() -> None:
+    args = parse_args(["--check-build"])
+    for knob in KNOBS:
+        if knob.flags:
+            assert hasattr(args, destination(knob))
+
+
+def test_command_begins_at_the_first_word_and_keeps_its_own_flags() -> None:
+    args = parse_args(["-np", "2", "--gloo", "python", "-np", "--verbose", "--", "x"])
+    assert (args.num_proc, args.verbose, args.use_gloo) == (2, False, True)
+    assert args.command == ["python", "-np", "--verbose", "--", "x"]
+    assert parse_args(["-np", "2", "--", "prog", "--", "y"]).command == ["prog", "--", "y"]
+
+
+def test_wrong_values_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, text in (
+        (["--cache-capacity=-1"], "--cache-capacity=-1 must be >= 0"),
+        (["--cycle-time-ms=-0.5"], "--cycle-time-ms=-0.5 must be >= 0"),
+        (["--fusion-threshold-mb", "many"], "invalid int value: 'many'"),
+        (["--log-level", "loud"], "invalid choice"),
+        (["--thread-affinity", "0,x"], "--thread-affinity=0,x must be numbers"),
+        (["--stall-check", "--no-stall-check"], "not allowed with"),
+        (["--hosts", "a:1", "--hostfile", "h"], "not allowed with"),
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+    ):
+        assert text in refusal(capsys, "-np", "1", *flags, "true")
+
+
+@pytest.mark.parametrize(("names", "count", "feature"), LATER_FLAGS)
+def test_flags_of_later_work_say_so(capsys, names, count, feature) -> None:
+    values = ["1"] * (1 if count is None else count)
+    for name in names:
+        assert f"{name}: {feature} is not available yet" in refusal(
+            capsys, "-np", "1", name, *values, "true"
+        )
+
+
+def write(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+FULL = """
+controller: gloo
+params: {fusion_threshold_mb: 32, cycle_time_ms: 10, cache_capacity: 2048}
+autotune:
+    enabled: false
+    warmup_samples: 5
+timeline:
+stall_check:
+    enabled: false
+    warning_time_seconds: 120
+library_options:
+    thread_affinity: [0, 1]
+logging:
+    level: info
+    with_timestamp: true
+"""
+
+
+def test_config_file_gives_values_where_flags_do_not(tmp_path: Path) -> None:
+    path = write(tmp_path, FULL)
+    assert exported("--cycle-time-ms", "3.5", "--config-file", path) == {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_FUSION_THRESHOLD": str(32 << 20),
+        "HOROVOD_CYCLE_TIME": "3.5",
+        "HOROVOD_CACHE_CAPACITY": "2048",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "120",
+        "HOROVOD_THREAD_AFFINITY": "0,1",
+        "HOROVOD_LOG_LEVEL": "INFO",
+        "HOROVOD_LOG_HIDE_TIME": "0",
+    }
+    assert exported("--stall-check", "--config-file", path)["HOROVOD_STALL_CHECK_DISABLE"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("params:\n  fusion_threshold: 3\n", 2, "did you mean 'params.fusion_threshold_mb'?"),
+        ("param:\n  cycle_time_ms: 3\n", 1, "did you mean 'params'?"),
+        ("params:\n  level: info\n", 2, "did you mean 'logging.level'?"),
+        ("\nzzz: 1\n", 2, "unknown key 'zzz'; known are"),
+        ("params:\n  cycle_time_ms: fast\n", 2, "expected a number, found 'fast' (str)"),
+        ("params:\n  cache_capacity: 1.5\n", 2, "expected a whole number, found 1.5 (float)"),
+        ("params:\n\n  cache_capacity: yes\n", 3, "expected a whole number, found True (bool)"),
+        ("params:\n  cache_capacity: -1\n", 2, "must be >= 0"),
+        ("stall_check:\n  enabled: 1\n", 2, "expected true or false, found 1 (int)"),
+        ("logging:\n  level: loud\n", 2, "'loud' is not one of TRACE, DEBUG"),
+        ("controller: mpi\n", 1, "'mpi' is not one of gloo"),
+        ("params: 3\n", 1, "section 'params' must hold"),
+        ("- a\n", 1, "the file must hold"),
+        ("params:\n  cache_capacity: 1\n  cache_capacity: 2\n", 3, "given twice"),
+        ("params: {a: 1\nx: [\n", 2, "not valid YAML"),
+        ("timeline:\n  filename: /tmp/t\n", 2, "the timeline is not available yet"),
+        ("autotune:\n  enabled: true\n", 2, "autotune is not available yet"),
+    ],
+)
+def test_what_is_wrong_in_a_config_file_has_file_and_line(tmp_path, text, line, reason) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as raised:
+        read_config(path)
+    assert str(raised.value).startswith(f"{path}:{line}: ")
+    assert reason in str(raised.value)
+
+
+def test_config_file_that_cannot_be_read_is_refused(tmp_path, capsys) -> None:
+    missing = str(tmp_path / "none.yaml")
+    assert missing in refusal(capsys, "-np", "1", "--config-file", missing, "true")
+    assert read_config(write(tmp_path, "")) == {}
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00a")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        read_config(str(binary))
+
+
+def test_keys_of_later_work_are_not_knobs() -> None:
+    assert not {str(knob.yaml_key) for knob in option_knobs()} & set(LATER_KEYS)

@@ -1,0 +1,205 @@
+"""Run the tests: of the core, of one process, of several ranks under the launcher.
+
+    python tools/run_tests.py [core] [unit] [multi] [conformance] [-k WORD] [-v]
+
+Every job is one command with a time limit of its own. A file of tests/multi says with a constant
+`LAUNCHES` how it is started, e.g. `LAUNCHES = ["-np 2", "-np 4 -H localhost:2,127.0.0.1:2"]`; files named
+test_launcher_* start processes themselves and run plainly. The last line says 'N passed, N failed'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE_TESTS = ROOT / "build" / "tests" / "tests" / "core" / "core_tests"
+CONFORMANCE_LAUNCHES = [
+    "-np 1",
+    "-np 2",
+    "-np 3",
+    "-np 4",
+    "-np 2 -H localhost:1,127.0.0.1:1",
+    "-np 3 -H localhost:2,127.0.0.1:1",
+    "-np 4 -H localhost:2,127.0.0.1:2",
+]
+SUITES = ("core", "unit", "multi", "conformance")
+RESULTS_VARIABLE = "HVD_TEST_RESULTS"  # tests/conftest.py writes <rank>.json into this folder
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command, and how many ranks have to report results."""
+
+    name: str
+    argv: list[str]
+    ranks: int
+    timeout: float
+
+
+@dataclass
+class Tally:
+    """How many tests passed, failed and were skipped."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of `other`."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def __str__(self) -> str:
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+def pytest_argv(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+
+
+def launched(path: Path, launch: str, *, timeout: float, extra: list[str]) -> Job:
+    """Make the job that runs pytest on `path` on every rank of `horovodrun <launch>`."""
+    words = shlex.split(launch)
+    ranks = int(words[words.index("-np") + 1])
+    launcher = [str(Path(sys.executable).with_name("horovodrun")), *words]
+    # A rank that fails is out of step with the others, so its first failure ends the job.
+    argv = [*launcher, *pytest_argv("-x", "--timeout=60", *extra, str(path.relative_to(ROOT)))]
+    return Job(f"{path.relative_to(ROOT)} [{launch}]", argv, ranks, timeout)
+
+
+def declared_launches(path: Path) -> list[str]:
+    """Read the constant `LAUNCHES` of a test file without importing it."""
+    for node in ast.parse(path.read_text()).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(t, ast.Name) and t.id == "LAUNCHES" for t in targets):
+            return list(ast.literal_eval(node.value))  # type: ignore[attr-defined]
+    return ["-np 2"]
+
+
+def jobs_of(suite: str, extra: list[str]) -> Iterator[Job]:
+    """Yield the jobs of one suite; `extra` goes to pytest."""
+    if suite == "core":
+        yield Job("core", [str(CORE_TESTS)], 0, 600)
+    elif suite == "unit":
+        yield Job("tests/unit", pytest_argv(*extra, "tests/unit"), 1, 600)
+    elif suite == "multi":
+        for path in sorted((ROOT / "tests" / "multi").glob("test_*.py")):
+            if path.name.startswith("test_launcher_"):
+                argv = pytest_argv(*extra, str(path.relative_to(ROOT)))
+                yield Job(str(path.relative_to(ROOT)), argv, 1, 600)
+            else:
+                for launch in declared_launches(path):
+                    yield launched(path, launch, timeout=300, extra=extra)
+    else:
+        for launch in CONFORMANCE_LAUNCHES:
+            yield launched(ROOT / "tests" / "conformance", launch, timeout=600, extra=extra)
+
+
+def run_bounded(job: Job, environment: dict[str, str], log: Path) -> int | None:
+    """Run the command of `job`, its output in `log`. Return its exit status, None if out of time."""
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            job.argv,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(timeout=job.timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return None
+
+
+def tally_of_ranks(folder: Path, ranks: int) -> tuple[Tally, list[str]]:
+    """Merge what the ranks reported: a test has passed if it passed on all of them."""
+    outcomes: dict[str, str] = {}
+    faults: list[str] = []
+    for rank in range(ranks):
+        path = folder / f"{rank}.json"
+        if not path.exists():
+            faults.append(f"rank {rank} reported nothing")
+            continue
+        for test, outcome in json.loads(path.read_text()).items():
+            known = outcomes.get(test)
+            if known in (None, outcome):
+                outcomes[test] = outcome
+            else:
+                outcomes[test] = "failed" if "failed" in (known, outcome) else "passed"
+            if outcome == "failed":
+                faults.append(f"{test} failed on rank {rank}")
+    values = list(outcomes.values())
+    return Tally(*(values.count(word) for word in ("passed", "failed", "skipped"))), faults
+
+
+def tally_of_core(log: Path) -> Tally:
+    """Read the closing line of the C++ tests."""
+    found = re.findall(r"^(\d+) passed, (\d+) failed$", log.read_text(errors="replace"), re.M)
+    return Tally(int(found[-1][0]), int(found[-1][1])) if found else Tally()
+
+
+def run(job: Job, verbose: bool) -> Tally:
+    """Run one job, print its result and, if it failed, its output."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        log = folder / "log"
+        status = run_bounded(job, {**os.environ, RESULTS_VARIABLE: name}, log)
+        faults: list[str] = []
+        if job.ranks:
+            tally, faults = tally_of_ranks(folder, job.ranks)
+        else:
+            tally = tally_of_core(log)
+        if status is None:
+            faults.append(f"not finished after {job.timeout:.0f} s")
+        elif status != 0 and not (status == 5 and job.ranks and not tally.passed):
+            faults.append(f"exit status {status}")
+        if faults and not tally.failed:
+            tally.failed += 1
+        print(f"{job.name}: {tally} ({time.monotonic() - started:.1f} s)", flush=True)
+        if faults or verbose:
+            print(log.read_text(errors="replace")[-20_000:], flush=True)
+        for fault in faults:
+            print(f"  {fault}", flush=True)
+    return tally
+
+
+def main() -> int:
+    """Run the chosen suites; the exit status is 1 if anything failed or nothing ran."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
+    parser.add_argument("-k", metavar="WORD", help="only tests whose name has this word")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the output of all jobs")
+    options = parser.parse_args()
+    if unknown := set(options.suites) - set(SUITES):
+        parser.error(f"unknown suite: {', '.join(sorted(unknown))}")
+    extra = ["-k", options.k] if options.k else []
+    total = Tally()
+    for suite in options.suites or SUITES:
+        for job in jobs_of(suite, extra):
+            total.add(run(job, options.verbose))
+    print(total)
+    return 1 if total.failed or not total.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
