@@ -12,8 +12,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 CORE_FILES := $(shell find core cmake CMakeLists.txt)
-TEST_FILES := $(shell find tests/core tests/fuzz 2>/dev/null)
-CPP_FILES := $(shell find core tests/core tests/fuzz -name '*.h' -o -name '*.cpp' 2>/dev/null)
+CPP_FILES := $(shell find core tests/core -name '*.h' -o -name '*.cpp')
 PYTHON_DIRS := src tests tools $(wildcard benchmarks) $(wildcard examples)
 CONFIGURE := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHVD_BUILD_TESTS=ON
 
@@ -109,6 +108,9 @@ core-asan: $(STAMPS)/build
 	$(CONFIGURE) -B build/asan -DCMAKE_BUILD_TYPE=Debug -DHVD_SANITIZE=address,undefined -DHVD_WARNINGS_AS_ERRORS=ON
 	$(BIN)/cmake --build build/asan
 	ASAN_OPTIONS=detect_stack_use_after_return=1 build/asan/tests/core/core_tests
+
+fuzz-replay: core-asan
+	build/asan/tests/core/fuzz_codec tests/core/corpus/*
 
 core-tsan: $(STAMPS)/build
 	$(CONFIGURE) -B build/tsan -DCMAKE_BUILD_TYPE=Debug -DHVD_SANITIZE=thread

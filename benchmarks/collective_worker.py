@@ -56,10 +56,14 @@ def horovod_torch() -> Peer:
 
 
 def horovod_numpy() -> Peer:
-    """`hvd.allreduce` on NumPy arrays."""
+    """`hvd.allreduce` and `hvd.allreduce_` on NumPy arrays."""
     import horovod.numpy as hvd
 
     hvd.init()
+
+    def in_place(array: Array) -> tuple[Call, Result]:
+        name = f"bench.{array.nbytes}"
+        return lambda: hvd.allreduce_(array, op=hvd.Sum, name=name), lambda: array
 
     def out_of_place(array: Array) -> tuple[Call, Result]:
         name = f"bench.{array.nbytes}"
@@ -69,7 +73,7 @@ def horovod_numpy() -> Peer:
 
         return call, call
 
-    return Peer(hvd.rank(), hvd.size(), out_of_place, out_of_place, hvd.shutdown)
+    return Peer(hvd.rank(), hvd.size(), in_place, out_of_place, hvd.shutdown)
 
 
 def torch_gloo() -> Peer:

@@ -11,7 +11,7 @@ import argparse
 from typing import Any
 
 from groups import Group, PeerUnavailable, script, side_by_side, under_horovodrun
-from harness import Target, argument_parser, new_report
+from harness import Target, argument_parser, median, new_report
 
 TARGET_MIB = 64.0
 KINDS = {"Pss": "proportional", "VmRSS": "resident", "VmHWM": "highest resident"}
@@ -20,10 +20,11 @@ KINDS = {"Pss": "proportional", "VmRSS": "resident", "VmHWM": "highest resident"
 def main() -> None:
     args = parse_arguments()
     report = new_report("memory", args)
+    rounds = args.rounds or (1 if args.quick else 3)
     rows: list[dict[str, Any]] = []
     try:
         for mebibytes in args.sizes or ([8, 128] if args.quick else [8, 128, 512]):
-            rows.append(compare(mebibytes, args.ranks))
+            rows.append(compare(mebibytes, args.ranks, rounds))
     except PeerUnavailable as reason:
         report.note(str(reason))
     if rows:
@@ -41,16 +42,22 @@ def main() -> None:
     report.finish(args.json)
 
 
-def compare(mebibytes: int, ranks: int) -> dict[str, Any]:
-    """Means over ranks of the difference, in MiB, for one model."""
-    without = look(
-        side_by_side(script("memory_worker.py", "without", str(mebibytes)), ranks), ranks
-    )
-    with_it = look(
-        under_horovodrun(script("memory_worker.py", "with", str(mebibytes)), ranks), ranks
-    )
-    row: dict[str, Any] = {"model, MiB": mebibytes, "resident without": without["VmRSS"]}
-    return row | {name: with_it[key] - without[key] for key, name in KINDS.items()}
+def compare(mebibytes: int, ranks: int, rounds: int) -> dict[str, Any]:
+    """Medians over rounds of the difference, in MiB and as a mean over ranks, for one model."""
+    without, with_it = [], []
+    for _ in range(rounds):
+        worker = script("memory_worker.py", "without", str(mebibytes))
+        without.append(look(side_by_side(worker, ranks), ranks))
+        worker = script("memory_worker.py", "with", str(mebibytes))
+        with_it.append(look(under_horovodrun(worker, ranks), ranks))
+    row: dict[str, Any] = {
+        "model, MiB": mebibytes,
+        "resident without": median([found["VmRSS"] for found in without]),
+    }
+    for key, name in KINDS.items():
+        differences = [b[key] - a[key] for a, b in zip(without, with_it, strict=True)]
+        row[name] = median(differences)
+    return row
 
 
 def look(commands: list[Any], ranks: int) -> dict[str, float]:
@@ -64,6 +71,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argument_parser("Extra memory per rank")
     parser.add_argument("--ranks", type=int, default=2, help="processes")
     parser.add_argument("--sizes", type=int, nargs="+", metavar="MIB", help="parameters in MiB")
+    parser.add_argument("--rounds", type=int, help="times that each model is trained both ways")
     return parser.parse_args()
 
 

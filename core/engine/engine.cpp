@@ -280,7 +280,10 @@ void Engine::help(const Handle& handle) {
       negotiate(true);
       if (handle.is_done()) break;
       if (!executor_.empty()) {
-        if (executor_.next_bytes() > kSmallWork) polling.leave();
+        if (executor_.next_bytes() > kSmallWork) {
+          polling.leave();
+          ring_put_off_bells();
+        }
         const bool ran = executor_.try_run_one();
         polling.enter();
         if (handle.is_done()) break;
@@ -291,8 +294,15 @@ void Engine::help(const Handle& handle) {
       cpu_relax();
     }
   }
+  ring_put_off_bells();
   if (tree_.readable() || inbox_.has_content()) doorbells_.ring_self();
   executor_.wake_if_needed();
+}
+
+void Engine::ring_put_off_bells() {
+  if (!tree_.bells_put_off()) return;
+  const std::lock_guard role(negotiation_role_);
+  negotiator_.ring_put_off_bells();
 }
 
 void Engine::negotiate(bool helping) {

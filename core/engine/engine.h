@@ -80,6 +80,7 @@ class Engine {
 
   void negotiate(bool helping);
   void help(const Handle& handle);
+  void ring_put_off_bells();
   void negotiation_thread();
   void execution_thread();
   void prepare_thread(const char* name);

@@ -59,7 +59,7 @@ void Negotiator::progress(TimePoint now, bool helping) {
   tree_.receive([this](Rank from, Message&& message) { receive(from, std::move(message)); });
   if (coordinator_) {
     append(coordinator_->take_entries(now));
-    report_stalls(now);
+    report_warnings(now);
   } else {
     UpMessage up = aggregator_->take(now);
     if (!up.empty()) tree_.send_up(std::move(up));
@@ -75,7 +75,8 @@ void Negotiator::progress(TimePoint now, bool helping) {
       if (!up.empty()) tree_.send_up(std::move(up));
     }
   }
-  tree_.flush();
+  tree_.flush(helping_ && state_.may_spin());
+  tree_.ring_due(helping_ && state_.may_spin());
   if (const auto lost = tree_.take_lost_edge(); lost && state_.is_running()) {
     state_.abort(lost->first, "Rank " + std::to_string(lost->first) + " on host " +
                                   topology_.host_name_of(lost->first) +
@@ -140,7 +141,7 @@ void Negotiator::append(std::vector<LogEntry>&& entries) {
   DownMessage message{std::move(entries)};
   tree_.send_down(message);
   // The children get it before this rank begins to execute: they may be what it waits for.
-  tree_.flush();
+  tree_.flush(helping_ && state_.may_spin());
   for (const LogEntry& entry : message.entries) apply(entry);
 }
 
@@ -258,20 +259,23 @@ void Negotiator::spread_abort() {
     abort_spread_ = true;
     const Status status = state_.status();
     tree_.send_everywhere(AbortMessage{state_.culprit(), status.text()});
-    tree_.flush();
+    tree_.flush(false);
     log(LogLevel::kInfo, status.text());
   }
   inbox_.take();
   fail_waiting(state_.status());
 }
 
+void Negotiator::ring_put_off_bells() { tree_.ring_due(false); }
+
 void Negotiator::say_goodbye() {
   tree_.send_everywhere(GoodbyeMessage{});
-  tree_.flush();
+  tree_.flush(false);
 }
 
-void Negotiator::report_stalls(TimePoint now) {
+void Negotiator::report_warnings(TimePoint now) {
   if (const auto text = coordinator_->take_stall_warning(now)) log(LogLevel::kWarning, *text);
+  if (const auto text = coordinator_->take_warning()) log(LogLevel::kWarning, *text);
 }
 
 std::optional<TimePoint> Negotiator::next_deadline() const {

@@ -33,6 +33,8 @@ class Negotiator {
   // Tells the neighbours, once, that the job is aborted, and fails what is not being executed.
   void spread_abort();
   void say_goodbye();
+  // Before the thread that `helping` calls came from stops looking.
+  void ring_put_off_bells();
 
   // The ids and members of all process sets; thread-safe.
   std::map<ProcessSetId, std::vector<Rank>> process_sets() const;
@@ -55,7 +57,7 @@ class Negotiator {
   void finish(ProcessSetId set, const std::string& name, const Status& status,
               std::int64_t value = 0);
   void fail_waiting(const Status& status);
-  void report_stalls(TimePoint now);
+  void report_warnings(TimePoint now);
   std::shared_ptr<const std::vector<Rank>> members_of(ProcessSetId set);
 
   const Config& config_;

@@ -1,8 +1,16 @@
 #include "engine/tree.h"
 
+#include <chrono>
+
 #include "transport/tcp_channel.h"
 
 namespace hvd {
+
+namespace {
+
+constexpr std::chrono::microseconds kBellDelay{20};
+
+}  // namespace
 
 struct Tree::Edge {
   Edge(Rank peer, std::unique_ptr<ShmChannel> channel)
@@ -15,6 +23,8 @@ struct Tree::Edge {
   std::unique_ptr<Channel> channel;
   MessageStream stream;
   bool unsent = false;   // queued since the last flush
+  std::optional<std::chrono::steady_clock::time_point> bell_due;  // a bell that is put off
+  std::uint64_t bell_position = 0;  // what the peer must have read to need no bell
   bool goodbye = false;  // the peer closes on purpose
   bool lost = false;
   Status error;
@@ -74,13 +84,33 @@ void Tree::send_everywhere(const Message& message) {
   for (const auto& edge : edges_) send(*edge, message);
 }
 
-void Tree::flush() {
+void Tree::flush(bool spinning) {
   for (const auto& edge : edges_) {
     if (edge->lost || (!edge->unsent && !edge->stream.has_backlog())) continue;
     edge->unsent = false;
     Status status = edge->stream.flush();
     if (!status.is_ok()) lose(*edge, std::move(status));
-    if (edge->shm != nullptr) doorbells_.ring_if_asleep(edge->peer);
+    if (edge->shm == nullptr) continue;
+    if (!spinning) {
+      doorbells_.ring_if_asleep(edge->peer);
+    } else if (!edge->bell_due) {
+      edge->bell_due = std::chrono::steady_clock::now() + kBellDelay;
+      put_off_.fetch_add(1, std::memory_order_relaxed);
+    }
+    edge->bell_position = edge->shm->outgoing().written();
+  }
+}
+
+void Tree::ring_due(bool spinning) {
+  if (!bells_put_off()) return;
+  const auto now = std::chrono::steady_clock::now();
+  for (const auto& edge : edges_) {
+    if (!edge->bell_due) continue;
+    const bool was_read = edge->shm->outgoing().has_read(edge->bell_position);
+    if (!was_read && spinning && now < *edge->bell_due) continue;
+    edge->bell_due.reset();
+    put_off_.fetch_sub(1, std::memory_order_relaxed);
+    if (!was_read) doorbells_.ring_if_asleep(edge->peer);
   }
 }
 

@@ -2,6 +2,7 @@
 // or TCP. Used under the negotiation role only.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,8 +29,14 @@ class Tree {
   void send_up(const Message& message);
   void send_down(const Message& message);
   void send_everywhere(const Message& message);
-  // Writes what fits, and wakes the peers that sleep.
-  void flush();
+  // Writes what fits, and wakes the peers that sleep. `spinning`: the calling thread is going to look
+  // again within microseconds. Then a peer gets a little time to come and read by itself, because in a
+  // sequence of blocking calls it is about to: that saves a system call here and a switch of threads
+  // there. `ring_due` must follow.
+  void flush(bool spinning);
+  // Rings the bells that were put off: those whose time has come or, unless `spinning`, all.
+  void ring_due(bool spinning);
+  bool bells_put_off() const { return put_off_.load(std::memory_order_relaxed) > 0; }
 
   // Calls `handle(peer, message)` for each message that has arrived.
   void receive(const std::function<void(Rank, Message&&)>& handle);
@@ -52,6 +59,7 @@ class Tree {
   Doorbells& doorbells_;
   std::vector<std::unique_ptr<Edge>> edges_;  // the parent's, if any, is the first
   Edge* parent_ = nullptr;
+  std::atomic<int> put_off_{0};  // edges with a bell that is put off
   std::uint64_t messages_sent_ = 0;
 };
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr int kPieceBits = 24;
+constexpr std::int32_t kFewestSlots = 3;  // one is filled, one reduced and one drained side by side
 constexpr auto kSleepLimit = std::chrono::milliseconds(100);  // then look for an abort
 
 std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -25,7 +26,7 @@ std::size_t slot_bytes_of(const Config& config) {
 }
 
 std::size_t slots_of(const Config& config) {
-  return static_cast<std::size_t>(std::max<std::int32_t>(config.slots, 2));
+  return static_cast<std::size_t>(std::max(config.slots, kFewestSlots));
 }
 
 }  // namespace

@@ -51,6 +51,10 @@ class NumpyDoor:
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype)
 
+    def unsupported(self) -> Any:
+        """Return a tensor of a type that the engine does not know."""
+        return np.array(["text"])
+
 
 class TorchDoor:
     """`horovod.torch`."""
@@ -84,6 +88,10 @@ class TorchDoor:
 
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("torch.")
+
+    def unsupported(self) -> Any:
+        """Return a tensor of a type that the engine does not know."""
+        return self.torch.zeros(3, dtype=self.torch.uint32)
 
 
 Door = NumpyDoor | TorchDoor

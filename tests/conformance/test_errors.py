@@ -144,10 +144,3 @@ def test_average_and_op_exclude_each_other(door, hvd, world):
 def test_adasum_is_not_there_yet(door, hvd, world):
     with pytest.raises(NotImplementedError):
         hvd.allreduce(tensor_of(door), op=hvd.Adasum)
-
-
-def test_a_failed_submission_uses_up_a_generated_name(door, hvd, world, several):
-    if odd_one_out(world):
-        with pytest.raises(ValueError, match="op parameter supersedes average"):
-            hvd.allreduce(tensor_of(door), average=True, op=hvd.Sum, name="counts")
-    hvd.barrier()

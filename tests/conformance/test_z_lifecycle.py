@@ -11,11 +11,45 @@ def works(door, hvd, size):
     assert (door.values(result) == size).all()
 
 
+def wrong_operator(door, hvd):
+    hvd.allreduce(door.tensor(np.ones(3), "float32"), average=True, op=hvd.Sum)
+
+
+def wrong_dtype(door, hvd):
+    hvd.allreduce(door.tensor(np.ones(3), "complex64"), op=hvd.Max)
+
+
+def wrong_tensor(door, hvd):
+    hvd.allreduce(door.unsupported(), op=hvd.Sum)
+
+
+@pytest.mark.parametrize("fail", [wrong_operator, wrong_dtype, wrong_tensor])
+def test_generated_names_pair_up_after_an_error_on_one_rank(door, hvd, world, fail):
+    if world.size < 2:
+        pytest.skip("needs another rank")
+    if world.rank == world.size - 1:
+        with pytest.raises((ValueError, TypeError)):
+            fail(door, hvd)
+    else:
+        hvd.allreduce_async(door.tensor(np.ones(3), "float32"), op=hvd.Sum)  # nobody joins in
+    result = hvd.allreduce(door.tensor(np.full(3, 2.0), "float32"), op=hvd.Sum)
+    assert (door.values(result) == 2 * world.size).all()
+    restart(hvd, world)  # ends what is still in flight
+
+
+def restart(hvd, world):
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    assert hvd.rank() == world.rank
+    assert hvd.size() == world.size
+
+
 def test_shutdown_ends_what_is_in_flight_and_init_starts_anew(door, hvd, world):
-    for round_number in range(3):
+    for _ in range(3):
         works(door, hvd, world.size)
         if world.size > 1 and world.rank == 0:
             pending = hvd.allreduce_async(door.tensor(np.ones(3), "float32"), name="never")
+        hvd.barrier()  # or the others may shut down before it is submitted
         hvd.shutdown()
         assert not hvd.is_initialized()
         if world.size > 1 and world.rank == 0:
@@ -30,9 +64,7 @@ def test_shutdown_ends_what_is_in_flight_and_init_starts_anew(door, hvd, world):
             hvd.rank()
         with pytest.raises(ValueError, match="has not been initialized"):
             hvd.allreduce(door.tensor(np.ones(3), "float32"))
-        hvd.init(process_sets="dynamic")
-        assert hvd.rank() == world.rank, round_number
-        assert hvd.size() == world.size
+        restart(hvd, world)
     works(door, hvd, world.size)
 
 

@@ -8,7 +8,7 @@
 
 #include "wire/messages.h"
 
-namespace hvd::testing {
+namespace hvd::samples {
 
 class RandomMessages {
  public:
@@ -114,4 +114,4 @@ class RandomMessages {
   std::mt19937_64 random_;
 };
 
-}  // namespace hvd::testing
+}  // namespace hvd::samples

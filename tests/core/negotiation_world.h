@@ -1,6 +1,7 @@
 // Helpers for tests of negotiation: requests, announcements, and a root with its clock.
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,7 +9,7 @@
 #include "engine/coordinator.h"
 #include "engine/replica.h"
 
-namespace hvd::testing {
+namespace hvd::samples {
 
 using namespace std::chrono_literals;
 
@@ -104,7 +105,7 @@ struct Root {
       for (const ResponseItem& item : execute->items) {
         if (item.request) {
           text += " " + item.request->name;
-          names[item.id.value_or(0)] = item.request->name;
+          if (item.id) names[*item.id] = item.request->name;
         } else {
           text += " " + names[*item.id];
         }
@@ -130,4 +131,4 @@ struct Root {
   std::map<CacheId, std::string> names;
 };
 
-}  // namespace hvd::testing
+}  // namespace hvd::samples

@@ -5,8 +5,8 @@
 #include "testing.h"
 
 using namespace hvd;
-using hvd::testing::allreduce;
-using hvd::testing::make_request;
+using hvd::samples::allreduce;
+using hvd::samples::make_request;
 
 namespace {
 
@@ -65,7 +65,7 @@ TEST_CASE("each difference has its sentence") {
                       "but another rank specified device GPU."));
   }
   SUBCASE("group") {
-    b = hvd::testing::in_group(b, "g", 2);
+    b = hvd::samples::in_group(b, "g", 2);
     CHECK(begins_with(text_for(a, b),
                       "Mismatched groups: One rank sent the tensor in no group, but another rank sent "
                       "the tensor in group 'g' of 2."));

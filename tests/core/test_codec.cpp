@@ -10,7 +10,7 @@
 #include "wire/codec.h"
 
 using namespace hvd;
-using hvd::testing::RandomMessages;
+using hvd::samples::RandomMessages;
 
 namespace {
 

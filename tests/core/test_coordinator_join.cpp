@@ -4,7 +4,7 @@
 #include "testing.h"
 
 using namespace hvd;
-using namespace hvd::testing;
+using namespace hvd::samples;
 
 TEST_CASE("joined ranks count as ready for allreduce, cached or not, until all have joined") {
   Root root(3);

@@ -9,7 +9,7 @@
 #include "wire/framing.h"
 
 using namespace hvd;
-using hvd::testing::RandomMessages;
+using hvd::samples::RandomMessages;
 
 namespace {
 

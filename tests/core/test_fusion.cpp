@@ -8,8 +8,8 @@
 #include "testing.h"
 
 using namespace hvd;
-using hvd::testing::allreduce;
-using hvd::testing::make_request;
+using hvd::samples::allreduce;
+using hvd::samples::make_request;
 
 namespace {
 

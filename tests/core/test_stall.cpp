@@ -5,7 +5,7 @@
 #include "testing.h"
 
 using namespace hvd;
-using namespace hvd::testing;
+using namespace hvd::samples;
 
 namespace {
 

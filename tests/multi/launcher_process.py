@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,14 @@ def launch(*arguments: str, **options: object) -> subprocess.CompletedProcess[by
 def python(code: str) -> list[str]:
     """A worker's command."""
     return [sys.executable, "-c", code]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Fails when the condition does not come true."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
 
 
 class RunningJob:

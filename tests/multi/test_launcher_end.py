@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
-from launcher_process import RunningJob, launch, python
+from launcher_process import RunningJob, launch, python, wait_until
 
 REPETITIONS = int(os.environ.get("HVD_TEST_REPETITIONS", "3"))
 
@@ -101,6 +102,34 @@ def test_second_ctrl_c_kills_at_once() -> None:
         job.wait_for_lines("interrupted", 1)
         job.process.send_signal(signal.SIGINT)
         assert job.finish()[0] == 130
+        assert job.pids() == []
+
+
+# Writes until nothing is taken any more, says so in a file, and goes on.
+FLOOD = (
+    FAMILY
+    + """
+import select
+os.set_blocking(1, False)
+while select.select([], [1], [], 2.0)[1]:
+    os.write(1, b"more\\n" * 100)
+os.set_blocking(1, True)
+open(sys.argv[1] + os.environ["HOROVOD_RANK"], "w").close()
+while True:
+    os.write(1, b"more\\n")
+"""
+)
+
+
+def test_ctrl_c_works_while_nobody_takes_the_output(tmp_path: Path) -> None:
+    with RunningJob("-np", "2", *python(FLOOD), str(tmp_path / "stuck")) as job:
+        pids = worker_pids(job.wait_for_lines("ready", 2))
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        job.process.send_signal(signal.SIGINT)
+        wait_until(lambda: not set(pids.values()) & set(job.pids()))
+        assert job.process.poll() is None  # it holds output that nobody has taken
+        job.process.send_signal(signal.SIGINT)
+        assert job.process.wait(60) == 130
         assert job.pids() == []
 
 

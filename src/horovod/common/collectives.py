@@ -68,16 +68,19 @@ class Output(NamedTuple):
     received_splits: list[int] | None
 
 
-class _Pending(NamedTuple):
-    core_handle: int | None  # None: nothing was submitted, an empty group
-    urgent: bool
-    finish: Callable[[list[Output]], Any]
-    keep_alive: Any  # what must live until the core is done with its memory
-
+# A submitted operation: the core's handle (None: nothing was submitted, an empty group), whether it
+# is urgent, `finish`, and what must live until the core is done with its memory.
+_Pending = tuple[int | None, bool, Callable[[list[Output]], Any], Any]
 
 _handles = itertools.count(1)
 _pending: dict[int, _Pending] = {}
 _cut_off: set[int] = set()  # handles that were outstanding when this rank shut down
+
+# Looking up a member of an enumeration takes longer than all checks of a submission together.
+_ALLREDUCE = Collective.ALLREDUCE
+_BROADCAST = Collective.BROADCAST
+_ALLTOALL = Collective.ALLTOALL
+_REDUCESCATTER = Collective.REDUCESCATTER
 
 _PREFIXES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 _TITLES = ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter", "Barrier", "Join")
@@ -161,27 +164,28 @@ def _members(kind: Collective, process_set: ProcessSet) -> engine.RegisteredSet:
 def _check_op(
     kind: Collective, op: ReduceOp, inputs: Sequence[HostTensor], names: list[str]
 ) -> None:
-    if kind is Collective.REDUCESCATTER and op is not Average and op is not Sum:
-        raise RuntimeError(REDUCESCATTER_OPS_TEXT)
-    if op is Adasum:
-        raise NotImplementedError("Adasum is not available yet; use Average or Sum.")
+    if op is not Average and op is not Sum:
+        if kind is _REDUCESCATTER:
+            raise RuntimeError(REDUCESCATTER_OPS_TEXT)
+        if op is Adasum:
+            raise NotImplementedError("Adasum is not available yet; use Average or Sum.")
     supported = SUPPORTED[op]
-    for tensor, name in zip(inputs, names, strict=True):
-        dtype = tensor[1]
-        if not supported[dtype]:
+    for i, tensor in enumerate(inputs):
+        if not supported[tensor[1]]:
+            dtype = tensor[1]
             possible = [other.name for other in ReduceOp if SUPPORTED[other][dtype]]
             raise ValueError(
-                f"{name}: {op.name} is not defined for {dtype_name(dtype)} tensors. "
+                f"{names[i]}: {op.name} is not defined for {dtype_name(dtype)} tensors. "
                 f"Use {', '.join(possible)}, or cast the tensor."
             )
 
 
 def _check_not_scalar(kind: Collective, inputs: Sequence[HostTensor], names: list[str]) -> None:
-    for tensor, name in zip(inputs, names, strict=True):
+    for i, tensor in enumerate(inputs):
         if not tensor[2]:
             raise ValueError(
                 f"Process-set rank zero tried to {kind.name} a rank-zero tensor. "
-                f"({name} needs a first dimension; reshape it to (1,).)"
+                f"({names[i]} needs a first dimension; reshape it to (1,).)"
             )
 
 
@@ -239,7 +243,7 @@ def submit(
         inputs: one tensor, or those of the group; unchanged until the operation is done.
         outputs: allreduce, broadcast: where results go, may be the inputs; otherwise None.
         name: equal on all ranks for the same operation; None makes one from the number of
-            operations submitted on this set before, failed ones included.
+            unnamed operations on this set so far, failed ones included.
         grouped: `inputs` are a group.
         op: allreduce, reducescatter: the operator; Average divides by the size of the set.
         prescale: factor applied before the reduction.
@@ -260,34 +264,35 @@ def submit(
         NotImplementedError: Adasum.
         HorovodInternalError: the job was aborted.
     """
-    number = next(process_set.numbers)
+    number = 0 if name else next(process_set.numbers)
     handle = next(_handles)
     registered = _members(kind, process_set)
     if grouped and not inputs:
-        _pending[handle] = _Pending(None, urgent, finish, keep_alive)
+        _pending[handle] = (None, urgent, finish, keep_alive)
         return handle
     names = _names(kind, name, number, len(inputs) if grouped else None)
     row_splits: list[int] | None = None
-    if kind is Collective.ALLREDUCE or kind is Collective.REDUCESCATTER:
-        op = _as_op(op)
+    if kind is _ALLREDUCE or kind is _REDUCESCATTER:
+        if op.__class__ is not ReduceOp:
+            op = _as_op(op)
         _check_op(kind, op, inputs, names)
         if op is Average:
             op = Sum
             postscale = postscale / len(registered.ranks)
-    elif kind is Collective.BROADCAST and root_rank not in registered.ranks:
+    elif kind is _BROADCAST and root_rank not in registered.ranks:
         raise ValueError(
             f"broadcast received invalid root rank {root_rank} for provided process set"
         )
-    if kind is not Collective.ALLREDUCE and kind is not Collective.BROADCAST:
+    if kind is not _ALLREDUCE and kind is not _BROADCAST:
         _check_not_scalar(kind, inputs, names)
-        if kind is Collective.ALLTOALL:
+        if kind is _ALLTOALL:
             row_splits = _alltoall_splits(splits, inputs[0][2][0], len(registered.ranks))
     core_handle = _core.submit(
-        int(kind),
+        +kind,  # plain numbers: the core takes them faster than members of enumerations
         names,
-        [(pointer, int(dtype), shape) for pointer, dtype, shape in inputs],
+        [(pointer, +dtype, shape) for pointer, dtype, shape in inputs],
         None if outputs is None else [tensor[0] for tensor in outputs],
-        int(op),
+        +op,
         prescale,
         postscale,
         root_rank,
@@ -299,7 +304,7 @@ def submit(
         urgent,
         [],
     )
-    _pending[handle] = _Pending(core_handle, urgent, finish, keep_alive)
+    _pending[handle] = (core_handle, urgent, finish, keep_alive)
     return handle
 
 
@@ -309,8 +314,6 @@ def join() -> int:
     Returns:
         The global rank that joined last, equal on all ranks.
     """
-    next(_handles)
-    next(global_process_set.numbers)
     _members(Collective.JOIN, global_process_set)
     return engine.control(Collective.JOIN, "join.noname")
 
@@ -322,8 +325,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: the set does not exist, or this rank is not a member.
         HorovodInternalError: the job was aborted.
     """
-    next(_handles)
-    next(process_set.numbers)
     _members(Collective.BARRIER, process_set)
     engine.control(
         Collective.BARRIER, "barrier.noname", process_set=process_set.process_set_id or 0
@@ -346,7 +347,7 @@ def poll(handle: int) -> bool:
         raise ValueError(f"There is no operation with handle {handle}; was it synchronized before?")
     if not engine.state.active:  # a forked child
         raise engine.inactive_error()
-    return pending.core_handle is None or _core.poll(pending.core_handle)
+    return pending[0] is None or _core.poll(pending[0])
 
 
 def synchronize(handle: int) -> Any:
@@ -375,7 +376,7 @@ def synchronize(handle: int) -> Any:
             raise
         # After any other exception (Ctrl-C) the core still uses the memory: the handle stays.
     _pending.pop(handle, None)
-    return finish([Output(*result) for result in results])
+    return finish([Output._make(result) for result in results])
 
 
 def begin_round() -> None:

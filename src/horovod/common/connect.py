@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -172,6 +171,8 @@ def _open_memory(byte_count: int) -> int:
         descriptor = os.memfd_create("horovod-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         logger.info("memfd_create failed (%s): the arena lies in a temporary file.", error)
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             os.ftruncate(file.fileno(), byte_count)
             return fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, 0)

@@ -29,8 +29,8 @@ class ProcessSet:
         self.process_set_id: int | None = None
         self.mpi_comm: Any = None
         self.ranks: list[int] | None = _sorted_ranks(ranks_or_comm)
-        # Numbers of the unnamed operations on this set. Each set counts for itself, so that a rank
-        # outside a set keeps making the same names on the others as everybody else.
+        # Numbers of the unnamed operations on this set. Each set counts for itself and named ones
+        # do not count, so that what only some ranks do leaves the names of the rest in step.
         self.numbers = itertools.count(1)
 
     def size(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -47,9 +48,22 @@ def as_array(tensor: ArrayLike) -> Array:
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 
+_address = ctypes.addressof
+_first_byte = ctypes.c_char.from_buffer
+
+
+def _pointer(array: Array) -> int:
+    try:  # four times as fast as the general way
+        return _address(_first_byte(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        pass  # read-only, empty, or of a dtype that has no buffer format (bfloat16)
+    pointer: int = array.__array_interface__["data"][0]
+    return pointer
+
+
 def describe(array: Array) -> HostTensor:
     """Describes a C-contiguous array, which the caller keeps alive."""
-    return HostTensor(array.__array_interface__["data"][0], dtype_of(array), array.shape)
+    return HostTensor(_pointer(array), dtype_of(array), array.shape)
 
 
 def like(array: Array) -> Array:

@@ -71,6 +71,7 @@ class AgentLink:
     def end(self, seconds: float) -> bool:
         """Hangs up, which ends the agent's workers, and waits; False when it had to be killed."""
         self._to.close()
+        self._from.close()  # else an agent with much to say would wait for us
         try:
             self._process.wait(seconds)
             return True
@@ -78,8 +79,6 @@ class AgentLink:
             self._process.kill()
             self._process.wait()
             return False
-        finally:
-            self._from.close()
 
 
 def _environment() -> dict[str, str]:

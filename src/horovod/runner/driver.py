@@ -39,6 +39,7 @@ class Outcome(NamedTuple):
     failure: Failure | None
     report: str
     interrupted: int  # the signal, or 0
+    abandoned: bool = False  # by a second Ctrl-C; output may be lost
 
     @property
     def exit_code(self) -> int:
@@ -79,6 +80,7 @@ class Driver:
         self._commandable = False  # the agents have their jobs
         self._interrupted = 0
         self._ending = False
+        self._abandoned = False
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> Outcome:
@@ -88,6 +90,7 @@ class Driver:
             self._start()
             self._loop()
         except _KilledByUser:
+            self._abandoned = True
             self._tell(["kill"])
         finally:
             self._ending = True
@@ -229,6 +232,8 @@ class Driver:
                 end_descendants(signal.SIGKILL, KILL_SECONDS)
 
     def _outcome(self) -> Outcome:
+        if self._abandoned:  # whoever takes our output may be held: do not wait for it
+            return Outcome(None, "", self._interrupted, abandoned=True)
         with contextlib.suppress(BrokenPipeError):
             self._output.close()
         if not self._failures or self._interrupted:

@@ -35,6 +35,8 @@ def run_commandline(argv: list[str] | None = None) -> int:
     except (ValueError, NotImplementedError) as error:
         print_error(str(error))
         return 1
+    except KeyboardInterrupt:  # before the job has begun or after it has ended
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         # Whoever read our output has left. Python must not try to flush what it still holds.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -70,6 +72,8 @@ def _run(plan: Plan) -> int:
         if isinstance(error, BrokenPipeError):
             raise
         raise ValueError(str(error)) from error
+    if outcome.abandoned:
+        os._exit(outcome.exit_code)  # no flush, which may never end
     if outcome.report:
         sys.stdout.flush()
         print(f"\n{outcome.report}", end="", file=sys.stderr, flush=True)

@@ -277,6 +277,7 @@ class _Connection:
             )
         finally:
             hung_up.cancel()
+            await self._asyncio.wait((hung_up,))
         if awaited in done:
             return True
         if hung_up in done:

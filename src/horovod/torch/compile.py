@@ -5,7 +5,9 @@ without communication) and a registered gradient by the rules of `autograd.py`. 
 functions call the functions at the end of this file while torch traces them; outside of compilation
 these operators are never used, because calling one costs several microseconds.
 
-Process sets travel through a graph as their ids.
+Process sets travel through a graph as their ids. Torch keeps compiled graphs in a cache on disk that
+all ranks and later jobs share, under a key made of the graph's text; so whatever shapes or gradients
+depend on (size, rank) is an argument of the operator, or is looked up when it runs.
 """
 
 # ruff: noqa: ARG001 (fake kernels take the arguments of the real ones)
@@ -22,7 +24,7 @@ from horovod.common import engine
 from horovod.common.dtypes import Average, ReduceOp, Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import submission
-from horovod.torch.autograd import own_rows
+from horovod.torch.autograd import averaged, own_rows
 
 _OPS = torch.ops.horovod
 
@@ -46,6 +48,12 @@ def _set_id(process_set: ProcessSet) -> int:
     if process_set.process_set_id is None:
         raise ValueError("Process set provided does not exist, or has not been registered.")
     return process_set.process_set_id
+
+
+def _place(process_set: ProcessSet) -> tuple[int, int]:
+    """Returns size and rank within the set."""
+    registered = engine.registered_set(_set_id(process_set))
+    return len(registered.ranks), registered.set_rank
 
 
 # -- operators: the real kernels ---------------------------------------------------------------------
@@ -115,12 +123,24 @@ def _broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: in
 
 
 @custom_op(
+    "horovod::broadcast_gradient",
+    mutates_args=(),
+    schema="(Tensor grad, int root_rank, int process_set) -> Tensor",
+)
+def _broadcast_gradient(grad: Tensor, root_rank: int, process_set: int) -> Tensor:
+    # One operator, so that no rank drops an allreduce whose result it would not need.
+    reduced = averaged(grad, _set(process_set))
+    return reduced if engine.identity().rank == root_rank else torch.zeros_like(reduced)
+
+
+@custom_op(
     "horovod::alltoall",
     mutates_args=(),
-    schema="(Tensor tensor, Tensor? splits, str? name, int process_set) -> (Tensor, Tensor)",
+    schema="(Tensor tensor, Tensor? splits, str? name, int process_set, int size) "
+    "-> (Tensor, Tensor)",
 )
 def _alltoall(
-    tensor: Tensor, splits: Tensor | None, name: str | None, process_set: int
+    tensor: Tensor, splits: Tensor | None, name: str | None, process_set: int, size: int
 ) -> tuple[Tensor, Tensor]:
     handle = submission.alltoall(tensor, splits, name, _set(process_set), urgent=True)
     output, received_splits = submission.wait(handle)
@@ -131,7 +151,7 @@ def _alltoall(
     "horovod::grouped_reducescatter",
     mutates_args=(),
     schema="(Tensor[] tensors, str? name, int op, float prescale, float postscale, int "
-    "process_set, bool grouped) -> Tensor[]",
+    "process_set, int size, int rank, bool grouped) -> Tensor[]",
 )
 def _grouped_reducescatter(
     tensors: Sequence[Tensor],
@@ -140,6 +160,8 @@ def _grouped_reducescatter(
     prescale: float,
     postscale: float,
     process_set: int,
+    size: int,
+    rank: int,
     grouped: bool,
 ) -> list[Tensor]:
     rule = (ReduceOp(op), prescale, postscale, _set(process_set))
@@ -180,12 +202,16 @@ def _(tensor: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(tensor)
 
 
+@_broadcast_gradient.register_fake
+def _(grad: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(grad)
+
+
 @_alltoall.register_fake
 def _(
-    tensor: Tensor, splits: Tensor | None, name: str | None, process_set: int
+    tensor: Tensor, splits: Tensor | None, name: str | None, process_set: int, size: int
 ) -> tuple[Tensor, Tensor]:
-    device = tensor.device if splits is None else splits.device
-    size = len(engine.registered_set(process_set).ranks)
+    device = torch.device("cpu") if splits is None else splits.device
     received_splits = torch.empty((size,), dtype=torch.int32, device=device)
     return _unknown_rows(tensor), received_splits
 
@@ -198,10 +224,10 @@ def _(
     prescale: float,
     postscale: float,
     process_set: int,
+    size: int,
+    rank: int,
     grouped: bool,
 ) -> list[Tensor]:
-    registered = engine.registered_set(process_set)
-    size, rank = len(registered.ranks), registered.set_rank
     return [
         tensor.new_empty(((tensor.shape[0] + size - 1 - rank) // size, *tensor.shape[1:]))
         for tensor in tensors
@@ -249,48 +275,62 @@ def _keep_root(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     _, ctx.root_rank, _, ctx.process_set = inputs
 
 
-def _broadcast_gradient(ctx: Any, grad: Tensor) -> Any:
-    reduced = _OPS.allreduce(grad, None, int(Average), 1.0, 1.0, ctx.process_set)
-    if engine.identity().rank != ctx.root_rank:
-        reduced = torch.zeros_like(reduced)
-    return reduced, None, None, None
+def _broadcast_backward(ctx: Any, grad: Tensor) -> Any:
+    return _OPS.broadcast_gradient(grad, ctx.root_rank, ctx.process_set), None, None, None
 
 
-_broadcast.register_autograd(_broadcast_gradient, setup_context=_keep_root)
+_broadcast.register_autograd(_broadcast_backward, setup_context=_keep_root)
 
 
 def _keep_splits(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    tensor, _, _, ctx.process_set = inputs
+    tensor, _, _, ctx.process_set, ctx.size = inputs
     ctx.rows = tensor.shape[0]
     ctx.save_for_backward(output[1])
 
 
 def _alltoall_gradient(ctx: Any, grad: Tensor, _: Any) -> Any:
     (received_splits,) = ctx.saved_tensors
-    back, _ = _OPS.alltoall(grad, received_splits, None, ctx.process_set)
+    back, _ = _OPS.alltoall(grad, received_splits, None, ctx.process_set, ctx.size)
     missing = ctx.rows - back.shape[0]  # rows that no split covered
     padding = back.new_zeros((missing, *back.shape[1:]))
-    return torch.cat([back, padding]), None, None, None
+    return torch.cat([back, padding]), None, None, None, None
 
 
 _alltoall.register_autograd(_alltoall_gradient, setup_context=_keep_splits)
 
 
 def _keep_factor(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _, _, op, prescale, postscale, ctx.process_set, ctx.grouped = inputs
-    size = len(engine.registered_set(ctx.process_set).ranks)
+    _, _, op, prescale, postscale, ctx.process_set, size, _, ctx.grouped = inputs
     ctx.factor = (size if op == int(Sum) else 1) * prescale * postscale
 
 
 def _grouped_reducescatter_gradient(ctx: Any, grads: list[Tensor]) -> Any:
     scaled = [grad * ctx.factor for grad in grads]
     gathered = _OPS.grouped_allgather(scaled, None, ctx.process_set, ctx.grouped)
-    return gathered, None, None, None, None, None, None
+    return gathered, *[None] * 8
 
 
 _grouped_reducescatter.register_autograd(
     _grouped_reducescatter_gradient, setup_context=_keep_factor
 )
+
+
+# -- order -------------------------------------------------------------------------------------------
+
+# Every rank must execute the same collectives in the same order, also where a rank does not use a
+# result: as effects, torch neither drops nor reorders them. (Older versions cannot be told.)
+if hasattr(_allreduce, "register_effect"):
+    for _operator in (
+        _allreduce,
+        _grouped_allreduce,
+        _grouped_allgather,
+        _own_rows,
+        _broadcast,
+        _broadcast_gradient,
+        _alltoall,
+        _grouped_reducescatter,
+    ):
+        _operator.register_effect(torch.library.EffectType.ORDERED)
 
 
 # -- what ops.py calls while torch traces it -----------------------------------------------------------
@@ -353,7 +393,8 @@ def alltoall(
     """Traced form of a blocking alltoall."""
     if splits is not None and not isinstance(splits, Tensor):
         splits = torch.tensor(splits, dtype=torch.int32)
-    output, received_splits = _OPS.alltoall(tensor, splits, name, _set_id(process_set))
+    size = _place(process_set)[0]
+    output, received_splits = _OPS.alltoall(tensor, splits, name, _set_id(process_set), size)
     return output, received_splits
 
 
@@ -366,7 +407,7 @@ def reducescatter(
     process_set: ProcessSet,
 ) -> Tensor:
     """Traced form of a blocking reducescatter."""
-    rule = (int(op), prescale, postscale, _set_id(process_set))
+    rule = (int(op), prescale, postscale, _set_id(process_set), *_place(process_set))
     results: list[Tensor] = _OPS.grouped_reducescatter([tensor], name, *rule, False)
     return results[0]
 
@@ -380,6 +421,6 @@ def grouped_reducescatter(
     process_set: ProcessSet,
 ) -> list[Tensor]:
     """Traced form of a blocking grouped reducescatter."""
-    rule = (int(op), prescale, postscale, _set_id(process_set))
+    rule = (int(op), prescale, postscale, _set_id(process_set), *_place(process_set))
     results: list[Tensor] = _OPS.grouped_reducescatter(list(tensors), name, *rule, True)
     return results

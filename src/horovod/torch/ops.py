@@ -22,7 +22,7 @@ from horovod.common.collectives import resolve_op
 from horovod.common.dtypes import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import compile as compiled
-from horovod.torch import submission
+from horovod.torch import submission, untraced
 from horovod.torch.autograd import (
     HorovodAllgather,
     HorovodAllreduce,
@@ -153,6 +153,10 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `allreduce`, returns a handle at once; `synchronize(handle)` gives the new tensor."""
+    if _is_compiling():
+        return untraced.allreduce_async(
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set
+        )
     resolved = resolve_op(average, op)
     return submission.allreduce(
         tensor, name, resolved, prescale_factor, postscale_factor, process_set
@@ -169,6 +173,10 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `allreduce_`, returns a handle at once; leave the tensor alone until it is done."""
+    if _is_compiling():
+        return untraced.allreduce_async_(
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set
+        )
     resolved = resolve_op(average, op)
     return submission.allreduce(
         tensor, name, resolved, prescale_factor, postscale_factor, process_set, in_place=True
@@ -231,6 +239,10 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `grouped_allreduce`, returns a handle; `synchronize` gives the list of new tensors."""
+    if _is_compiling():
+        return untraced.grouped_allreduce_async(
+            tensors, average, name, op, prescale_factor, postscale_factor, process_set
+        )
     resolved = resolve_op(average, op)
     return submission.grouped_allreduce(
         tensors, name, resolved, prescale_factor, postscale_factor, process_set
@@ -247,6 +259,10 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `grouped_allreduce_`, returns a handle at once."""
+    if _is_compiling():
+        return untraced.grouped_allreduce_async_(
+            tensors, average, name, op, prescale_factor, postscale_factor, process_set
+        )
     resolved = resolve_op(average, op)
     return submission.grouped_allreduce(
         tensors, name, resolved, prescale_factor, postscale_factor, process_set, in_place=True
@@ -295,6 +311,8 @@ def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Like `allgather`, returns a handle at once."""
+    if _is_compiling():
+        return untraced.allgather_async(tensor, name, process_set)
     return submission.allgather([tensor], name, process_set)
 
 
@@ -319,6 +337,8 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `grouped_allgather`, returns a handle at once."""
+    if _is_compiling():
+        return untraced.grouped_allgather_async(tensors, name, process_set)
     return submission.allgather(tensors, name, process_set, grouped=True)
 
 
@@ -350,6 +370,8 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `broadcast`, returns a handle at once."""
+    if _is_compiling():
+        return untraced.broadcast_async(tensor, root_rank, name, process_set)
     return submission.broadcast(tensor, root_rank, name, process_set)
 
 
@@ -360,6 +382,8 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `broadcast_`, returns a handle at once."""
+    if _is_compiling():
+        return untraced.broadcast_async_(tensor, root_rank, name, process_set)
     return submission.broadcast(tensor, root_rank, name, process_set, in_place=True)
 
 
@@ -412,6 +436,8 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `alltoall`; the handle always yields the pair (output, received_splits)."""
+    if _is_compiling():
+        return untraced.alltoall_async(tensor, splits, name, process_set)
     return submission.alltoall(tensor, splits, name, process_set)
 
 
@@ -452,6 +478,10 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Like `reducescatter`, returns a handle at once."""
+    if _is_compiling():
+        return untraced.reducescatter_async(
+            tensor, name, op, process_set, prescale_factor, postscale_factor
+        )
     return submission.reducescatter(
         [tensor], name, op, prescale_factor, postscale_factor, process_set
     )
@@ -495,6 +525,10 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Like `grouped_reducescatter`, returns a handle at once."""
+    if _is_compiling():
+        return untraced.grouped_reducescatter_async(
+            tensors, name, op, process_set, prescale_factor, postscale_factor
+        )
     return submission.reducescatter(
         tensors, name, op, prescale_factor, postscale_factor, process_set, grouped=True
     )
@@ -502,6 +536,8 @@ def grouped_reducescatter_async(
 
 def poll(handle: int) -> bool:
     """Tells whether an asynchronous operation is done, so that `synchronize` will not wait."""
+    if _is_compiling():
+        return untraced.poll(handle)
     return collectives.poll(handle)
 
 
@@ -511,10 +547,12 @@ def synchronize(handle: int | Callable[[], Any]) -> Any:
     Raises:
         HorovodInternalError: the ranks disagreed, a rank died or Horovod was shut down.
     """
+    if _is_compiling():
+        return untraced.synchronize(handle)
     return _wait(handle) if not callable(handle) else handle()
 
 
-def join(device: int = -1) -> int:  # noqa: ARG001
+def join(device: int = -1) -> int:
     """Takes part in the allreduces of others with zeros until every rank has joined.
 
     Args:
@@ -523,9 +561,14 @@ def join(device: int = -1) -> int:  # noqa: ARG001
     Returns:
         The rank that joined last, the same on all ranks.
     """
+    if _is_compiling():
+        return untraced.join(device)
     return collectives.join()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until every rank of the process set has called it."""
-    collectives.barrier(process_set)
+    if _is_compiling():
+        untraced.barrier(process_set)
+    else:
+        collectives.barrier(process_set)

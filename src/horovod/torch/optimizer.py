@@ -212,20 +212,18 @@ class _DistributedOptimizer(_Base):
     # -- copies and pickles ----------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        parameters = list(_parameters(self.param_groups))
-        state = {
-            "optimizer": super().__getstate__(),
-            "settings": self._settings,
-            "names": [self._parameter_names[parameter] for parameter in parameters],
-            "grouping": self._grouping,
-        }
+        names = [self._parameter_names[parameter] for parameter in _parameters(self.param_groups)]
+        state = dict(super().__getstate__())
+        state["_distributed"] = (self._settings, names, self._grouping)
         return _blank, (type(self).__mro__[2],), state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state["optimizer"])
-        parameters = _parameters(self.param_groups)
-        names = dict(zip(parameters, state["names"], strict=True))
-        self._distribute(state["settings"], names, state["grouping"])
+        distributed = state.pop("_distributed", None)  # load_state_dict comes here without it
+        super().__setstate__(state)
+        if distributed is not None:
+            settings, names, grouping = distributed
+            parameters = _parameters(self.param_groups)
+            self._distribute(settings, dict(zip(parameters, names, strict=True)), grouping)
 
 
 def _parameters(param_groups: Iterable[dict[str, Any]]) -> Iterator[Tensor]:

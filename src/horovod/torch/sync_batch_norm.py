@@ -18,8 +18,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovod.common.dtypes import Sum
 from horovod.common.process_sets import global_process_set
-from horovod.torch import submission
 from horovod.torch.naming import next_number
+from horovod.torch.ops import allgather, allreduce
 
 
 def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -45,8 +45,7 @@ def _global_statistics(batch: Tensor, name: str) -> tuple[int, Tensor, Tensor]:
     # Counts below 2^24 are exact in float32; larger ones travel in two parts.
     counts = rows.new_tensor([count >> 20, count & 0xFFFFF])
     own = torch.cat([counts, mean, deviations])[None]
-    handle = submission.allgather([own], name, global_process_set, urgent=True)
-    table: Tensor = submission.wait(handle)
+    table = allgather(own, name)
     weights = (table[:, 0].double() * (1 << 20) + table[:, 1].double())[:, None]
     means, squares = table[:, 2 : 2 + channels].double(), table[:, 2 + channels :].double()
     total = int(weights.sum())
@@ -89,16 +88,8 @@ class _SyncBatchNormFunction(torch.autograd.Function):
         centred = batch.to(scale.dtype) - _per_channel(mean, batch)
         sum_dy = _rows(grad, scale.dtype).sum(1)
         sum_dy_xmu = _rows(grad * centred, scale.dtype).sum(1)
-        handle = submission.allreduce(
-            torch.stack([sum_dy, sum_dy_xmu]),
-            f"{ctx.name}.sum_dy",
-            Sum,
-            1.0,
-            1.0,
-            global_process_set,
-            urgent=True,
-        )
-        all_dy, all_dy_xmu = submission.wait(handle) / max(ctx.total, 1)
+        sums = torch.stack([sum_dy, sum_dy_xmu])
+        all_dy, all_dy_xmu = allreduce(sums, name=f"{ctx.name}.sum_dy", op=Sum) / max(ctx.total, 1)
         grad_input = grad - _per_channel(all_dy, batch)
         grad_input = grad_input - centred * _per_channel(scale.square() * all_dy_xmu, batch)
         factor = scale if weight is None else scale * weight

@@ -24,6 +24,10 @@ from horovod.common.dtypes import (
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set
 
+UNEVEN_ROWS = (
+    "splits not provided, but first dimension of tensor is not an even multiple of the "
+    "number of workers."
+)
 Become = Callable[[int, int], FakeCore]
 ROW = HostTensor(0, DataType.FLOAT32, (0,))
 
@@ -55,13 +59,11 @@ def test_a_name_gets_the_operation_in_front(world: Become) -> None:
     assert [s["cacheable"] for s in core.submissions] == [True, True, True]
 
 
-def test_an_operation_without_name_gets_the_number_of_the_handle(world: Become) -> None:
+def test_operations_without_a_name_are_numbered(world: Become) -> None:
     core = world(0, 1)
-    handles = [submit(), submit(Collective.BROADCAST, root_rank=0)]
-    assert [s["names"][0] for s in core.submissions] == [
-        f"allreduce.noname.{handles[0]}",
-        f"broadcast.noname.{handles[1]}",
-    ]
+    submit()
+    submit(Collective.BROADCAST, root_rank=0)
+    assert [s["names"][0] for s in core.submissions] == ["allreduce.noname.1", "broadcast.noname.2"]
     assert not core.submissions[0]["cacheable"]
 
 
@@ -72,6 +74,14 @@ def test_a_submission_that_fails_consumes_a_number(world: Become) -> None:
         submit(Collective.BROADCAST, root_rank=7)
     submit()
     assert [s["names"][0] for s in core.submissions] == ["allreduce.noname.1", "allreduce.noname.3"]
+
+
+def test_named_operations_of_some_ranks_leave_the_numbers_in_step(world: Become) -> None:
+    core = world(0, 1)
+    submit(name="only here")
+    barrier()
+    submit()
+    assert core.submissions[-1]["names"] == ["allreduce.noname.1"]
 
 
 def test_an_operation_on_a_subset_does_not_change_names_on_the_others(world: Become) -> None:
@@ -297,8 +307,7 @@ def test_scalars_are_refused_where_rows_are_needed(
         (
             3,
             None,
-            "splits not provided, but first dimension of tensor is not an even multiple of "
-            + "the number of workers.",
+            UNEVEN_ROWS,
         ),
     ],
 )

@@ -67,10 +67,11 @@ def test_an_illegal_value_is_named_with_what_was_expected(
 
 def test_an_unknown_variable_is_warned_about_with_the_nearest_name() -> None:
     review = knobs.review_environment({"HOROVOD_FUSION_TRESHOLD": "1"})
-    assert review.warnings == [
+    (warning,) = review.warnings
+    assert warning == (
         "Unknown environment variable HOROVOD_FUSION_TRESHOLD is ignored. "
-        + "Did you mean HOROVOD_FUSION_THRESHOLD?"
-    ]
+        "Did you mean HOROVOD_FUSION_THRESHOLD?"
+    )
 
 
 def test_variables_of_the_installation_are_harmless() -> None:

@@ -177,6 +177,23 @@ def test_a_dialler_tries_again_until_somebody_listens() -> None:
         dialer.dial(address, ConnectionKind.TREE, 1, (), _deadline(0.1))
 
 
+def test_small_writes_are_not_held_back_on_either_side(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delayed: list[bool] = []
+    authenticate: Callable[..., None] = peers.authenticate
+
+    def observed(sock: socket.socket, *arguments: object) -> None:
+        delayed.append(not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        authenticate(sock, *arguments)
+
+    monkeypatch.setattr(peers, "authenticate", observed)
+    ours = _dialer().dial(listening.address, ConnectionKind.TREE, 1, (), _deadline())
+    listening.acceptor.wait_for(ConnectionKind.TREE, [0], 20)[0].close()
+    ours.close()
+    assert delayed == [False, False]
+
+
 def test_stop_ends_an_attempt_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = listen_tcp("127.0.0.1")
     dialer = _dialer()

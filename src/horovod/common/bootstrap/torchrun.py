@@ -25,6 +25,7 @@ from horovod.common.bootstrap.kind import (
     route_address,
     whole_number,
 )
+from horovod.common.log import logger
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -100,6 +101,10 @@ def _reachable_address(env: Environment, identity: Identity) -> str:
     return address
 
 
+def _warn(missing: list[int]) -> None:
+    logger.warning("Still waiting for rank(s) %s to call hvd.init().", missing)
+
+
 class _Session:
     """One round of meeting through the store; rank 0 collects, so nobody reads from everybody."""
 
@@ -120,7 +125,7 @@ class _Session:
         name = f"{self._prefix}/key"
         if self._identity.rank == 0:
             self._store.set(name, os.urandom(32).hex())
-        self._wait([name], {name: 0}, time.monotonic() + timeout)
+        self._wait([name], {name: 0}, time.monotonic() + timeout, _warn)
         return bytes.fromhex(self._store.get(name).decode())
 
     def _blob_name(self, rank: int) -> str:
@@ -131,7 +136,7 @@ class _Session:
         names: list[str],
         owners: dict[str, int],
         deadline: float,
-        on_waiting: OnWaiting | None = None,
+        on_waiting: OnWaiting,
     ) -> None:
         """Waits for `names`; while it does, reports whose `owners` entries are missing."""
         while True:
@@ -144,8 +149,7 @@ class _Session:
                 missing = [rank for name, rank in owners.items() if not self._store.check([name])]
                 if remaining <= _REPORT_SECONDS:
                     raise TimeoutError(f"rank(s) {missing} did not come") from error
-                if on_waiting is not None:
-                    on_waiting(missing)
+                on_waiting(missing)
 
     def exchange(self, blob: bytes, timeout: float, on_waiting: OnWaiting) -> list[bytes]:
         rank, size = self._identity.rank, self._identity.size
