@@ -33,8 +33,8 @@ std::optional<std::string> NativeBackend::why_not(const Work& work) const {
     return "Rank " + std::to_string(topology_.rank) + " is not in the process set.";
   }
   if (reduces(work.kind) && !supports(work.op, work.dtype)) {
-    return std::string(name_of(work.op)) + " is not defined on " + std::string(name_of(work.dtype)) +
-           ".";
+    return std::string(name_of(work.op)) + " is not defined on " +
+           std::string(name_of(work.dtype)) + ".";
   }
   if (reduces(work.kind) && work.dtype == DataType::kBool &&
       (work.prescale != 1.0 || work.postscale != 1.0)) {
@@ -53,12 +53,18 @@ const Placement& NativeBackend::placement_of(const Work& work) {
 }
 
 Status NativeBackend::execute(Work& work) {
+  Status status = dispatch(work);
+  finish_streaming();  // outputs may have been written around the cache
+  return status;
+}
+
+Status NativeBackend::dispatch(Work& work) {
   const Placement& placement = placement_of(work);
   std::optional<ArenaTurn> turn;
   if (placement.local_size() > 1) {
     turn.emplace(*arena_, work.sequence, placement.lanes, placement.my_local);
   }
-  const NativeJob job{work, placement, turn, links_, wait_, stores_};
+  const NativeJob job{work, placement, turn, links_, wait_, stores_, stream_stores_};
   switch (work.kind) {
     case Collective::kAllreduce:
       return native_allreduce(job);
@@ -105,20 +111,20 @@ Status allocate_output(WorkTensor& tensor, Shape shape, DataType dtype) {
 
 void reduce_alone(const View& view, const Reduction& reduction) {
   if (reduction.prescale == 1.0 && reduction.postscale == 1.0) {
-    copy_through(view, Store::kOrdinary);
+    copy_through(view, output_store_for(view.bytes));
     return;
   }
   view.for_each([&](const Segment& part) {
     const std::byte* const source = part.in;
     reduce(reduction, {&source, 1}, part.bytes / size_of(reduction.dtype),
-           {part.out, Store::kOrdinary});
+           {part.out, output_store_of(part, output_store_for(view.bytes))});
   });
 }
 
 Status share_on_host(const NativeJob& job, const std::vector<View>& views) {
   if (!job.turn) return Status::ok();
   const SegmentList mine = outputs_of(views[job.placement.my_local]);
-  return host_exchange(*job.turn, {}, mine, Store::kOrdinary,
+  return host_exchange(*job.turn, {}, mine, job.stream_stores,
                        [&](std::span<const std::vector<std::byte>>, ExchangePlan& plan) {
                          for (const View& view : views) {
                            plan.stream_bytes.push_back(view.bytes);

@@ -27,12 +27,14 @@ class NativeBackend final : public Backend {
 
  private:
   const Placement& placement_of(const Work& work);
+  Status dispatch(Work& work);
 
   const Topology& topology_;
   Arena* arena_;
   Links& links_;
   WaitControl& wait_;
   StorePolicy stores_;
+  StorePolicy stream_stores_;
   std::unordered_map<ProcessSetId, Placement> placements_;
 };
 

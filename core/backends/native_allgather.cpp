@@ -52,7 +52,7 @@ class Allgather {
     const Rank me = here[job_.placement.my_local];
     std::vector<SegmentList> places(here.size());
     return host_exchange(
-        *job_.turn, dims_of(me), with_data ? View(inputs_) : View{}, Store::kOrdinary,
+        *job_.turn, dims_of(me), with_data ? View(inputs_) : View{}, job_.stream_stores,
         [&](std::span<const std::vector<std::byte>> headers, ExchangePlan& plan) {
           for (std::size_t m = 0; m < here.size(); ++m) {
             std::memcpy(dims_of(here[m]).data(), headers[m].data(), headers[m].size());
@@ -108,7 +108,7 @@ class Allgather {
     const SegmentList place = place_of(me);
     std::size_t offset = 0;
     View(inputs_).for_each([&](const Segment& part) {
-      scatter(View(place, offset, part.bytes), part.in, Store::kOrdinary);
+      scatter(View(place, offset, part.bytes), part.in, output_store_for(place.bytes()));
       offset += part.bytes;
     });
   }
@@ -120,7 +120,7 @@ class Allgather {
     copy_mine();  // the ring sends from the outputs
     if (job_.turn) {
       std::vector<SegmentList> places(job_.placement.local_size());
-      status = host_exchange(*job_.turn, {}, inputs_, Store::kOrdinary,
+      status = host_exchange(*job_.turn, {}, inputs_, job_.stream_stores,
                              [&](std::span<const std::vector<std::byte>>, ExchangePlan& plan) {
                                plan_rows(places, plan);
                                return Status::ok();

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t kLineBytes = 64;
 
-HostTuning tuning_of(const NativeJob& job, std::size_t bytes) {
-  return {choose_piece_bytes(bytes, job.turn->slot_bytes()), &job.stores};
+HostTuning tuning_of(const NativeJob& job, std::size_t shares) {
+  return {choose_piece_bytes(shares, job.turn->slot_bytes()), &job.stores};
 }
 
 bool lacks_outputs(const View& view) {
@@ -51,10 +51,9 @@ Status native_allreduce(const NativeJob& job) {
       }
       [[fallthrough]];
     case Algorithm::kHostShares: {
-      const std::vector<View> shares =
-          split_evenly(whole, job.placement.local_size(), kLineBytes);
+      const std::vector<View> shares = split_evenly(whole, job.placement.local_size(), kLineBytes);
       return host_reduce_shares(*job.turn, shares, job.reduction(), true,
-                                tuning_of(job, whole.bytes));
+                                tuning_of(job, shares.size()));
     }
     case Algorithm::kLeaders:
       return allreduce_with_room(job, whole, 1);
@@ -69,7 +68,7 @@ Status hierarchical_allreduce(const NativeJob& job, const View& whole, const Red
   shares.resize(job.placement.local_size());
   if (job.turn) {
     Status status = host_reduce_shares(*job.turn, shares, reduction.without_postscale(), false,
-                                       tuning_of(job, whole.bytes));
+                                       tuning_of(job, parts));
     if (!status.is_ok()) return status;
   } else {
     reduce_alone(whole, reduction.without_postscale());

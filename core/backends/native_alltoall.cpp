@@ -15,7 +15,10 @@ namespace {
 class Alltoall {
  public:
   Alltoall(const NativeJob& job, WorkTensor& tensor)
-      : job_(job), placement_(job.placement), tensor_(tensor), row_bytes_(row_bytes_of(tensor, job.work.dtype)) {
+      : job_(job),
+        placement_(job.placement),
+        tensor_(tensor),
+        row_bytes_(row_bytes_of(tensor, job.work.dtype)) {
     tensor_.received_splits.assign(placement_.size(), 0);
     tensor_.received_splits[me()] = tensor_.splits[me()];
     for (const Rank rank : placement_.members) {
@@ -65,7 +68,8 @@ class Alltoall {
     const std::size_t bytes = tensor_.received_splits[set_rank] * row_bytes_;
     if (bytes > 0 && tensor_.output != nullptr) {
       std::byte* output = static_cast<std::byte*>(tensor_.output);
-      list.add({nullptr, output + sum_before(tensor_.received_splits, set_rank) * row_bytes_, bytes});
+      list.add(
+          {nullptr, output + sum_before(tensor_.received_splits, set_rank) * row_bytes_, bytes});
     }
     return list;
   }
@@ -88,7 +92,7 @@ class Alltoall {
       View(outgoing(set_rank)).for_each([&](const Segment& part) { stream.add(part); });
     }
     std::vector<SegmentList> places(here.size());
-    return host_exchange(*job_.turn, std::as_bytes(std::span(counts)), stream, Store::kOrdinary,
+    return host_exchange(*job_.turn, std::as_bytes(std::span(counts)), stream, job_.stream_stores,
                          [&](std::span<const std::vector<std::byte>> headers, ExchangePlan& plan) {
                            return plan_rows(headers, places, plan);
                          });

@@ -15,7 +15,7 @@ constexpr std::size_t kLineBytes = 64;
 Status broadcast_on_host(const NativeJob& job, const View& whole, std::size_t root) {
   if (!job.turn) return Status::ok();
   const bool i_am_root = job.placement.my_local == root;
-  return host_exchange(*job.turn, {}, i_am_root ? whole : View{}, Store::kOrdinary,
+  return host_exchange(*job.turn, {}, i_am_root ? whole : View{}, job.stream_stores,
                        [&](std::span<const std::vector<std::byte>>, ExchangePlan& plan) {
                          const std::size_t members = job.placement.local_size();
                          plan.stream_bytes.assign(members, 0);
@@ -35,7 +35,7 @@ Status native_broadcast(const NativeJob& job) {
   if (whole.bytes == 0) return Status::ok();
   const std::size_t root_host = placement.host_of(job.work.root);
   if (job.work.root == placement.members[placement.my_set_rank]) {
-    copy_through(whole, Store::kOrdinary);
+    copy_through(whole, output_store_for(whole.bytes));
   }
   const Algorithm algorithm = job.algorithm(whole.bytes);
   if (algorithm == Algorithm::kLocalCopy) return Status::ok();
@@ -51,9 +51,8 @@ Status native_broadcast(const NativeJob& job) {
   shares.resize(placement.local_size());
   const View mine = shares[placement.my_local];
   if (mine.bytes > 0) {
-    Status status = among_hosts(job, parts, [&](const Ring& ring) {
-      return chain_broadcast(ring, root_host, mine);
-    });
+    Status status = among_hosts(
+        job, parts, [&](const Ring& ring) { return chain_broadcast(ring, root_host, mine); });
     if (!status.is_ok()) return status;
   }
   return placement.my_host == root_host ? Status::ok() : share_on_host(job, shares);

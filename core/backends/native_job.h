@@ -22,7 +22,8 @@ struct NativeJob {
   std::optional<ArenaTurn>& turn;  // none where this rank is the only member on its host
   Links& links;
   WaitControl& wait;
-  StorePolicy& stores;
+  StorePolicy& stores;         // of reductions
+  StorePolicy& stream_stores;  // of exchanges
 
   Reduction reduction() const { return {work.dtype, work.op, work.prescale, work.postscale}; }
   Algorithm algorithm(std::size_t bytes) const {

@@ -15,7 +15,7 @@ struct Placement {
   std::size_t my_set_rank = 0;
   std::size_t my_host = 0;   // index into hosts
   std::size_t my_local = 0;  // index into hosts[my_host]
-  std::size_t shares = 1;    // ranks of every host that can work side by side: the fewest on any host
+  std::size_t shares = 1;  // ranks of every host that can work side by side: the fewest on any host
 
   std::size_t size() const { return members.size(); }
   const std::vector<Rank>& my_hosts_members() const { return hosts[my_host]; }

@@ -11,7 +11,8 @@ namespace hvd {
 
 namespace {
 
-constexpr std::size_t kBlockBytes = std::size_t{8} << 20;  // scratch memory when several hosts take part
+constexpr std::size_t kBlockBytes = std::size_t{8}
+                                    << 20;  // scratch memory when several hosts take part
 
 struct Rows {
   std::int64_t begin;
@@ -85,7 +86,7 @@ Status native_reducescatter(const NativeJob& job) {
       return Status::ok();
     case Algorithm::kHostShares: {
       const std::vector<View> views(shares.begin(), shares.end());
-      const std::size_t piece = choose_piece_bytes(bytes, job.turn->slot_bytes());
+      const std::size_t piece = choose_piece_bytes(views.size(), job.turn->slot_bytes());
       return host_reduce_shares(*job.turn, views, job.reduction(), false, {piece, &job.stores});
     }
     default:

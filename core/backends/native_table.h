@@ -12,13 +12,13 @@
 namespace hvd {
 
 enum class Algorithm : std::uint8_t {
-  kLocalCopy,      // one rank: copy and scale
-  kHostEveryone,   // each rank reads all inputs from the arena and reduces everything
-  kHostShares,     // each rank reduces its share from the arena, then reads the others'
-  kHostStreams,    // each rank streams what it has through its lane
-  kLeaders,        // one rank per host works with the other hosts (few bytes: few messages)
-  kRings,          // ranks of equal local index work with the other hosts, each on its share
-  kPairs,          // every rank exchanges directly with every rank of another host
+  kLocalCopy,     // one rank: copy and scale
+  kHostEveryone,  // each rank reads all inputs from the arena and reduces everything
+  kHostShares,    // each rank reduces its share from the arena, then reads the others'
+  kHostStreams,   // each rank streams what it has through its lane
+  kLeaders,       // one rank per host works with the other hosts (few bytes: few messages)
+  kRings,         // ranks of equal local index work with the other hosts, each on its share
+  kPairs,         // every rank exchanges directly with every rank of another host
 };
 
 inline constexpr std::size_t kAnySize = std::numeric_limits<std::size_t>::max();
@@ -32,10 +32,11 @@ struct AlgorithmRow {
 };
 
 std::span<const AlgorithmRow> algorithm_table();
-Algorithm choose_algorithm(Collective kind, std::size_t ranks, std::size_t hosts, std::size_t bytes);
+Algorithm choose_algorithm(Collective kind, std::size_t ranks, std::size_t hosts,
+                           std::size_t bytes);
 
-// Bytes of a tensor that go through the arena as one piece.
-std::size_t choose_piece_bytes(std::size_t bytes, std::size_t slot_bytes);
+// Bytes of a reduction that go through the arena as one piece, all shares together.
+std::size_t choose_piece_bytes(std::size_t shares, std::size_t slot_bytes);
 
 // The table as text, for people.
 std::string algorithm_table_text();

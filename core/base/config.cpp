@@ -11,4 +11,8 @@ std::size_t Topology::host_of(Rank r) const {
   return hosts.size();
 }
 
+std::string Topology::describe(Rank r) const {
+  return "Rank " + std::to_string(r) + " on host " + host_name_of(r);
+}
+
 }  // namespace hvd

@@ -39,6 +39,7 @@ struct Topology {
 
   std::size_t host_of(Rank r) const;       // index into `hosts`
   const std::string& host_name_of(Rank r) const { return host_names[host_of(r)]; }
+  std::string describe(Rank r) const;      // "Rank 3 on host b", as messages begin
 };
 
 }  // namespace hvd

@@ -30,7 +30,8 @@ inline std::uint16_t float_to_float16(float value) {
     return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   }
   if (magnitude >= 0x47800000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // >= 65536
-  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 leaves the subnormal in the low bits, rounded
+  if (magnitude <
+      0x38800000u) {  // below 2^-14: adding 0.5 leaves the subnormal in the low bits, rounded
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
   }

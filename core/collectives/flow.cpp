@@ -17,7 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPollLimitMs = 100;  // then look for an abort
 constexpr std::size_t kMaxPieces = 32;
-constexpr std::size_t kMaxSend = std::size_t{4} << 20;  // per call: a longer list of pieces gains nothing
+constexpr std::size_t kMaxSend = std::size_t{4}
+                                 << 20;  // per call: a longer list of pieces gains nothing
 
 Status aborted() { return Status::aborted("The job was aborted while data moved between hosts."); }
 
@@ -111,7 +112,9 @@ bool SendFlow::advance() {
   return now > 0;
 }
 
-void SendFlow::watch(std::vector<Watch>& watches) const { watches.push_back({&channel_, true, false}); }
+void SendFlow::watch(std::vector<Watch>& watches) const {
+  watches.push_back({&channel_, true, false});
+}
 
 bool ReceiveFlow::advance() {
   const std::size_t now = receive_some(channel_, to_.part(received_, to_.bytes));

@@ -3,6 +3,7 @@
 #include "collectives/host_exchange.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "collectives/copies.h"
@@ -11,7 +12,14 @@ namespace hvd {
 
 namespace {
 
-Status aborted() { return Status::aborted("The job was aborted while ranks of this host exchanged data."); }
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
+constexpr std::size_t kFirstMeasured = 2;  // piece
+
+Status aborted() {
+  return Status::aborted("The job was aborted while ranks of this host exchanged data.");
+}
 
 struct Range {
   std::size_t begin;
@@ -26,15 +34,17 @@ Range overlap(Range a, Range b) {
 
 class StreamExchange {
  public:
-  StreamExchange(ArenaTurn& turn, std::span<const std::byte> header, const View& stream, Store store,
-                 const MakePlan& make_plan)
+  StreamExchange(ArenaTurn& turn, std::span<const std::byte> header, const View& stream,
+                 StorePolicy& stores, const MakePlan& make_plan)
       : turn_(turn),
         header_(header),
         stream_(stream),
-        store_(store),
+        stores_(stores),
         make_plan_(make_plan),
+        piece_bytes_(std::min(turn.slot_bytes(), kPieceBytes)),
         headers_(turn.members(), std::vector<std::byte>(header.size())) {
     headers_[turn.me()].assign(header.begin(), header.end());
+    if (measures()) store_ = stores_.choose(stream_.bytes);
   }
 
   Status run() {
@@ -42,19 +52,30 @@ class StreamExchange {
       if (Status status = plan(); !status.is_ok()) return status;
     }
     // Filling is one piece ahead of reading, so that the ranks overlap.
+    Clock::time_point start;
     for (std::size_t step = 0; !planned_ || step <= pieces_; ++step) {
-      if (!turn_.fits(step + 1)) return Status::invalid_argument("The tensors are too large for one response.");
+      if (!turn_.fits(step + 1))
+        return Status::invalid_argument("The tensors are too large for one response.");
       if (holds(turn_.me(), step) && !fill(step)) return aborted();
       if (step == 0) continue;
+      if (step == kFirstMeasured) start = Clock::now();  // everybody is here
       if (Status status = read(step - 1); !status.is_ok()) return status;
+    }
+    if (measures()) {
+      const std::chrono::duration<double, std::nano> time = Clock::now() - start;
+      stores_.record(stream_.bytes, store_, stream_.bytes - kFirstMeasured * piece_bytes_,
+                     time.count());
     }
     turn_.next_phase(pieces_);
     return Status::ok();
   }
 
  private:
+  // Long enough to tell what the stores cost.
+  bool measures() const { return stream_.bytes >= 2 * kFirstMeasured * piece_bytes_; }
+
   Range piece_range(std::size_t piece) const {
-    return {piece * turn_.slot_bytes(), (piece + 1) * turn_.slot_bytes()};
+    return {piece * piece_bytes_, (piece + 1) * piece_bytes_};
   }
   Range data_range(std::size_t member) const {
     const std::size_t bytes = member == turn_.me() ? stream_.bytes : plan_.stream_bytes[member];
@@ -118,7 +139,8 @@ class StreamExchange {
     const Range data = overlap(here, {first, first + landing.to.bytes});
     if (data.bytes() == 0) return;
     scatter(landing.to.part(data.begin - first, data.bytes()),
-            turn_.slot(member, piece) + (data.begin - here.begin), Store::kOrdinary);
+            turn_.slot(member, piece) + (data.begin - here.begin),
+            output_store_for(landing.to.bytes));
   }
 
   Status plan() {
@@ -128,15 +150,17 @@ class StreamExchange {
     for (std::size_t member = 0; member < turn_.members(); ++member) {
       longest = std::max(longest, data_range(member).end);
     }
-    pieces_ = (longest + turn_.slot_bytes() - 1) / turn_.slot_bytes();
+    pieces_ = (longest + piece_bytes_ - 1) / piece_bytes_;
     return Status::ok();
   }
 
   ArenaTurn& turn_;
   std::span<const std::byte> header_;
   View stream_;
-  Store store_;
+  StorePolicy& stores_;
+  Store store_ = Store::kOrdinary;
   const MakePlan& make_plan_;
+  std::size_t piece_bytes_;
   std::vector<std::vector<std::byte>> headers_;
   ExchangePlan plan_;
   bool planned_ = false;
@@ -146,8 +170,8 @@ class StreamExchange {
 }  // namespace
 
 Status host_exchange(ArenaTurn& turn, std::span<const std::byte> header, const View& stream,
-                     Store store, const MakePlan& make_plan) {
-  return StreamExchange(turn, header, stream, store, make_plan).run();
+                     StorePolicy& stores, const MakePlan& make_plan) {
+  return StreamExchange(turn, header, stream, stores, make_plan).run();
 }
 
 }  // namespace hvd

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "collectives/kernels.h"
 #include "collectives/segments.h"
+#include "collectives/store_policy.h"
 #include "transport/arena.h"
 
 namespace hvd {
@@ -30,8 +30,8 @@ using MakePlan =
     std::function<Status(std::span<const std::vector<std::byte>> headers, ExchangePlan& plan)>;
 
 // Every member sends a header, of a size equal on all, and then `stream`, which all others may read. What
-// is mine already is not copied.
+// is mine already is not copied. `stores` decides how my slots are written, and learns from it.
 Status host_exchange(ArenaTurn& turn, std::span<const std::byte> header, const View& stream,
-                     Store store, const MakePlan& make_plan);
+                     StorePolicy& stores, const MakePlan& make_plan);
 
 }  // namespace hvd

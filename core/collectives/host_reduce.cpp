@@ -12,10 +12,10 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kLineBytes = 64;
-// Outputs of works this large do not stay in the cache anyway: writing around it saves reading them first.
-constexpr std::size_t kStreamOutputBytes = std::size_t{8} << 20;
 
-Status aborted() { return Status::aborted("The job was aborted while ranks of this host exchanged data."); }
+Status aborted() {
+  return Status::aborted("The job was aborted while ranks of this host exchanged data.");
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -38,15 +38,20 @@ class ShareReduction {
       if (shares_[member].bytes > 0) busy = member + 1;
     }
     const std::size_t piece = std::min(tuning.piece_bytes, turn.slot_bytes());
-    block_bytes_ = std::max(piece / busy / kLineBytes, std::size_t{1}) * kLineBytes;
-    pieces_ = (longest + block_bytes_ - 1) / block_bytes_;
+    const std::size_t lines = std::max(piece / busy / kLineBytes, std::size_t{1});
+    block_bytes_ =
+        std::min(lines * kLineBytes, (longest + kLineBytes - 1) / kLineBytes * kLineBytes);
+    pieces_ = longest == 0 ? 0 : (longest + block_bytes_ - 1) / block_bytes_;
+    turn_.set_piece_bytes(pieces_ > 1 ? turn_.slot_bytes() : block_bytes_ * busy);
     piece_bytes_ = block_bytes_ * busy;
-    sample_pieces_ = std::max(StorePolicy::kSampleBytes / piece_bytes_, turn.slot_count() + 1);
-    output_store_ = total_bytes_ >= kStreamOutputBytes ? Store::kStreaming : Store::kOrdinary;
+    sample_pieces_ = std::max(StorePolicy::kSampleBytes / std::max(piece_bytes_, kLineBytes),
+                              turn.slot_count() + 1);
+    output_store_ = output_store_for(total_bytes_);
   }
 
   Status run() {
-    if (!turn_.fits(pieces_)) return Status::invalid_argument("The tensors are too large for one response.");
+    if (!turn_.fits(pieces_))
+      return Status::invalid_argument("The tensors are too large for one response.");
     for (std::size_t step = 0; step < pieces_ + 2; ++step) {
       if (step < pieces_ && !fill(step)) return aborted();
       if (step >= 1 && step <= pieces_ && !reduce_mine(step - 1)) return aborted();
@@ -80,10 +85,9 @@ class ShareReduction {
     block(turn_.me(), piece).for_each([&](const Segment& part) {
       const std::size_t offset = block_offset(turn_.me()) + done;
       for (std::size_t member = 0; member < turn_.members(); ++member) {
-        sources_[member] =
-            member == turn_.me() ? part.in : turn_.slot(member, piece) + offset;
+        sources_[member] = member == turn_.me() ? part.in : turn_.slot(member, piece) + offset;
       }
-      const Sink mine{part.out, output_store_};
+      const Sink mine{part.out, output_store_of(part, output_store_)};
       const Sink others{redistribute_ ? turn_.my_slot(piece) + offset : nullptr, arena_store_};
       reduce(reduction_, sources_, part.bytes / size_of(reduction_.dtype), mine, others);
       done += part.bytes;
@@ -147,7 +151,8 @@ class ShareReduction {
     if (stores_ == nullptr || turn_.me() != 0 || piece == sample_first_) return;
     const double nanoseconds =
         std::chrono::duration<double, std::nano>(Clock::now() - sample_start_).count();
-    stores_->record(total_bytes_, arena_store_, (piece - sample_first_) * piece_bytes_, nanoseconds);
+    stores_->record(total_bytes_, arena_store_, (piece - sample_first_) * piece_bytes_,
+                    nanoseconds);
   }
 
   ArenaTurn& turn_;
@@ -170,6 +175,7 @@ class ShareReduction {
 }  // namespace
 
 Status host_allreduce_small(ArenaTurn& turn, const View& whole, const Reduction& reduction) {
+  turn.set_piece_bytes(whole.bytes);
   if (!turn.claim(0)) return aborted();
   gather(turn.my_slot(0), whole, Store::kOrdinary);
   turn.publish(Counter::kFilled, 0);

@@ -95,7 +95,9 @@ template <class T>
     const bool above = product >= end;
     const bool inside = !below & !above & (product == product);
     const T converted = static_cast<T>(inside ? product : 0.0);
-    return below ? std::numeric_limits<T>::min() : above ? std::numeric_limits<T>::max() : converted;
+    return below   ? std::numeric_limits<T>::min()
+           : above ? std::numeric_limits<T>::max()
+                   : converted;
   }
 }
 
@@ -204,7 +206,8 @@ struct Avx2 {
     const float* source = static_cast<const float*>(from);
     std::size_t i = 0;
     for (; i + 8 <= count; i += 8) {
-      const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT);
+      const __m128i halves =
+          _mm256_cvtps_ph(_mm256_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(result + i), halves);
     }
     narrow_loop<float_to_float16>(result + i, source + i, count - i);
@@ -244,9 +247,9 @@ struct Avx512 : Avx2 {  // conversions gain nothing from wider registers
 
 // The kernels of one type; `combine` is indexed by ReduceOp.
 struct TypeKernels {
-  std::size_t size = 0;        // bytes of an element in memory
-  std::size_t wide_size = 0;   // bytes of an element in the type that is computed in
-  ConvertTile widen = nullptr;   // nullptr: computed in the type of the memory
+  std::size_t size = 0;         // bytes of an element in memory
+  std::size_t wide_size = 0;    // bytes of an element in the type that is computed in
+  ConvertTile widen = nullptr;  // nullptr: computed in the type of the memory
   ConvertTile narrow = nullptr;
   ScaleTile scale = nullptr;
   std::array<CombineTile, 6> combine{};
@@ -366,7 +369,8 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
             std::size_t count, Sink first, Sink second) {
   const TypeKernels& k = kernels().types[static_cast<int>(reduction.dtype)];
   const CombineTile combine = k.combine[static_cast<int>(reduction.op)];
-  if (reduction.dtype == DataType::kComplex64 || reduction.dtype == DataType::kComplex128) count *= 2;
+  if (reduction.dtype == DataType::kComplex64 || reduction.dtype == DataType::kComplex128)
+    count *= 2;
 
   // Two sources may be combined straight into memory; with more, the sink could be a source that is
   // still to be read.
@@ -378,8 +382,7 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
     const std::size_t now = std::min(tile, count - done);
     const std::size_t offset = done * k.size;
     std::byte* const sum = direct ? first.address + offset : scratch.sum;
-    const void* result =
-        prepare(k, reduction.prescale, sources[0], offset, now, scratch.sum);
+    const void* result = prepare(k, reduction.prescale, sources[0], offset, now, scratch.sum);
     for (std::size_t s = 1; s < sources.size(); ++s) {
       const void* const next =
           prepare(k, reduction.prescale, sources[s], offset, now, scratch.next);
@@ -426,13 +429,15 @@ InstructionSet best_instruction_set() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     return InstructionSet::kAvx512;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return InstructionSet::kAvx2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+    return InstructionSet::kAvx2;
 #endif
   return InstructionSet::kBaseline;
 }
 
 void use_instruction_set(InstructionSet set) {
-  current_table().store(&table_of(std::min(set, best_instruction_set())), std::memory_order_relaxed);
+  current_table().store(&table_of(std::min(set, best_instruction_set())),
+                        std::memory_order_relaxed);
 }
 
 }  // namespace hvd

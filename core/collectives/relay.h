@@ -37,16 +37,16 @@ class Relay : public Flow {
 
   Channel* to_next_;
   Channel* from_previous_;
-  std::vector<View> outgoing_;         // `first` and the receptions
+  std::vector<View> outgoing_;  // `first` and the receptions
   std::vector<Reception> receptions_;
   std::size_t send_bytes_;
   std::size_t sent_ = 0;
-  std::size_t sending_ = 0;            // index into outgoing_
+  std::size_t sending_ = 0;  // index into outgoing_
   std::size_t sent_of_view_ = 0;
-  std::size_t ready_ = 0;              // bytes of the outgoing sequence that may be sent
-  std::size_t current_ = 0;            // index into receptions_
-  std::size_t received_of_view_ = 0;   // finished: in place, combined
-  std::vector<std::byte> arrived_;     // bytes that wait to be combined
+  std::size_t ready_ = 0;             // bytes of the outgoing sequence that may be sent
+  std::size_t current_ = 0;           // index into receptions_
+  std::size_t received_of_view_ = 0;  // finished: in place, combined
+  std::vector<std::byte> arrived_;    // bytes that wait to be combined
   std::size_t arrived_bytes_ = 0;
 };
 

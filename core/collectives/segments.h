@@ -53,7 +53,8 @@ struct View {
   std::size_t bytes = 0;
 
   View() = default;
-  View(const SegmentList& whole) : list(&whole), bytes(whole.bytes()) {}  // NOLINT: a list is a view
+  View(const SegmentList& whole)
+      : list(&whole), bytes(whole.bytes()) {}  // NOLINT: a list is a view
   View(const SegmentList& whole, std::size_t from, std::size_t length)
       : list(&whole), begin(from), bytes(length) {}
 

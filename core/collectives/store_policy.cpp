@@ -8,11 +8,11 @@ namespace hvd {
 
 namespace {
 
-constexpr double kWeight = 0.25;      // of a new sample in the running average
-constexpr double kJump = 1.5;         // a cost this much above the average may be a change of place
-constexpr int kSoonest = 8;           // samples between trials
+constexpr double kWeight = 0.25;  // of a new sample in the running average
+constexpr double kJump = 1.5;     // a cost this much above the average may be a change of place
+constexpr int kSoonest = 8;       // samples between trials
 constexpr int kLatest = 256;
-constexpr double kTrialCost = 0.02;   // share of the time that trials may lose
+constexpr double kTrialCost = 0.02;  // share of the time that trials may lose
 
 Store other(Store store) {
   return store == Store::kOrdinary ? Store::kStreaming : Store::kOrdinary;
@@ -29,23 +29,32 @@ int trial_interval(double best, double other_cost) {
 
 }  // namespace
 
-StorePolicy::Bucket& StorePolicy::bucket(std::size_t work_bytes) {
-  const std::size_t steps = std::bit_width(work_bytes >> 16);  // 64 KiB and below: first bucket
-  return buckets_[std::min((steps + 1) / 2, buckets_.size() - 1)];
+std::size_t StorePolicy::index_of(std::size_t work_bytes) {
+  const std::size_t steps = std::bit_width(work_bytes >> 13);  // below 8 KiB: first bucket
+  return std::min(steps, std::tuple_size_v<decltype(buckets_)> - 1);
 }
 
 Store StorePolicy::best(std::size_t work_bytes) const {
-  return const_cast<StorePolicy*>(this)->bucket(work_bytes).best;
+  const Bucket& now = buckets_[index_of(work_bytes)];
+  return now.known ? now.best : latest_;
 }
 
 Store StorePolicy::choose(std::size_t work_bytes) {
-  const Bucket& now = bucket(work_bytes);
+  Bucket& now = buckets_[index_of(work_bytes)];
+  if (!now.known) learn(now, latest_);
   return now.trials > 0 ? other(now.best) : now.best;
 }
 
-void StorePolicy::record(std::size_t work_bytes, Store store, std::size_t bytes, double nanoseconds) {
+void StorePolicy::learn(Bucket& bucket, Store store) {
+  bucket.known = true;
+  bucket.best = store;
+  latest_ = store;
+}
+
+void StorePolicy::record(std::size_t work_bytes, Store store, std::size_t bytes,
+                         double nanoseconds) {
   if (bytes == 0) return;
-  Bucket& now = bucket(work_bytes);
+  Bucket& now = buckets_[index_of(work_bytes)];
   const double sample = nanoseconds / static_cast<double>(bytes);
   double& cost = now.cost[index(store)];
   int& slow_run = now.slow_run[index(store)];
@@ -60,7 +69,7 @@ void StorePolicy::record(std::size_t work_bytes, Store store, std::size_t bytes,
 
   if (now.trials > 0) {
     if (store != now.best && --now.trials == 0) {
-      if (cost < now.cost[index(now.best)]) now.best = store;
+      if (cost < now.cost[index(now.best)]) learn(now, store);
       now.until_trial = trial_interval(now.cost[index(now.best)], now.cost[index(other(now.best))]);
     }
     return;
@@ -68,10 +77,13 @@ void StorePolicy::record(std::size_t work_bytes, Store store, std::size_t bytes,
   if (slow_run >= 2) now.until_trial = 0;
   if (--now.until_trial <= 0) {
     now.trials = 2;
-    now.slow_run[index(other(now.best))] = 1;  // what is known of the other way is old: believe the new
+    now.slow_run[index(other(now.best))] =
+        1;  // what is known of the other way is old: believe the new
   }
 }
 
-void StorePolicy::follow(std::size_t work_bytes, Store store) { bucket(work_bytes).best = store; }
+void StorePolicy::follow(std::size_t work_bytes, Store store) {
+  learn(buckets_[index_of(work_bytes)], store);
+}
 
 }  // namespace hvd

@@ -20,8 +20,8 @@ using TimePoint = std::chrono::steady_clock::time_point;
 
 constexpr std::size_t kRememberedMarks = 4096;
 
-// Ranks below that want the same. An id and a full request stay apart even if they mean the same: an
-// eviction voids the one and not the other.
+// Ranks below that want the same. An id and a full request stay apart even if they mean the same:
+// an eviction voids the one and not the other.
 struct Part {
   std::optional<CacheId> id;
   std::shared_ptr<const Request> request;
@@ -40,8 +40,8 @@ struct Held {
   std::vector<Part> parts;
   RankSet announced;
   bool urgent = false;
-  bool waiting = true;    // in `waiting`, with something unsent; else in `passed`
-  TimePoint since;        // of the oldest that is unsent
+  bool waiting = true;  // in `waiting`, with something unsent; else in `passed`
+  TimePoint since;      // of the oldest that is unsent
 };
 
 struct NameHash : NameViewHash {
@@ -300,8 +300,8 @@ void Aggregator::State::add(Position held, const Announcement& a,
   if (part == held->parts.end()) {
     Part added;
     if (const auto* id = std::get_if<CacheId>(&a.what)) added.id = *id;
-    added.request = request ? std::move(request)
-                            : std::make_shared<const Request>(std::get<Request>(a.what));
+    added.request =
+        request ? std::move(request) : std::make_shared<const Request>(std::get<Request>(a.what));
     part = held->parts.insert(held->parts.end(), std::move(added));
   }
   part->unsent.add(a.ranks);

@@ -34,7 +34,7 @@ std::string number(double value) {
 }
 
 std::string factors(const Request& r) {
-  return "(" + number(r.prescale) + ", " + number(r.postscale) + ")";
+  return std::string("(").append(number(r.prescale)).append(", ").append(number(r.postscale)) + ")";
 }
 
 std::string kind_text(const Request& r) { return std::string(name_of(r.kind)); }
@@ -48,8 +48,8 @@ std::string group_text(const Request& r) {
 
 std::string compared(const std::string& what, const std::string& verb, const std::string& one,
                      const std::string& other) {
-  return "Mismatched " + what + ": One rank " + verb + " " + one + ", but another rank " + verb + " " +
-         other + ".";
+  return "Mismatched " + what + ": One rank " + verb + " " + one + ", but another rank " + verb +
+         " " + other + ".";
 }
 
 std::string differing_shape(const Request& a, const Request& b) {
@@ -72,7 +72,8 @@ std::string differing_shape(const Request& a, const Request& b) {
 
 std::string differing_sets(const Request& a, const Request& b) {
   if (a.kind == Collective::kRemoveProcessSet) {
-    return compared("process sets to remove", "named", "process set " + std::to_string(a.target_set),
+    return compared("process sets to remove", "named",
+                    "process set " + std::to_string(a.target_set),
                     "process set " + std::to_string(b.target_set));
   }
   const char* what = a.ranks.size() != b.ranks.size() ? "size" : "values";

@@ -10,10 +10,10 @@
 
 namespace hvd {
 
-// True when `a` and `b` are the same operation on the same tensor, so that ranks which sent them agree
-// and one cache id can stand for both. Only what the kind uses is compared. Not part of it: the first
-// dimension of allgather and alltoall (exchanged at execution), which of its GPUs a rank uses, and
-// whether the name will come again.
+// True when `a` and `b` are the same operation on the same tensor, so that ranks which sent them
+// agree and one cache id can stand for both. Only what the kind uses is compared. Not part of it:
+// the first dimension of allgather and alltoall (exchanged at execution), which of its GPUs a rank
+// uses, and whether the name will come again.
 bool same_signature(const Request& a, const Request& b);
 
 // What some ranks sent.

@@ -15,8 +15,8 @@ class CacheAdvice {
  public:
   explicit CacheAdvice(std::int64_t capacity) : capacity_(capacity) {}
 
-  // A tensor that may come again gets a new cache id. One that had lost its id for lack of room shows
-  // that the cache thrashes; by then about all tensors of a step have been seen.
+  // A tensor that may come again gets a new cache id. One that had lost its id for lack of room
+  // shows that the cache thrashes; by then about all tensors of a step have been seen.
   void assigned(const NameView& name);
   // A tensor loses its id for lack of room.
   void evicted(const NameView& name);

@@ -7,9 +7,9 @@
 // ShutdownEntry the coordinator ignores everything and gives no entries.
 //
 // A flush puts everything that is complete into the log, in the order of completion, fused. It
-// happens when a complete tensor is urgent or of a kind that never fuses (waiting would gain nothing),
-// when a group is complete, when the threshold is reached, or when the first complete tensor has waited
-// for the cycle time.
+// happens when a complete tensor is urgent or of a kind that never fuses (waiting would gain
+// nothing), when a group is complete, when the threshold is reached, or when the first complete
+// tensor has waited for the cycle time.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,8 @@ class Coordinator {
   // A message of the root's own rank or from a child.
   void receive(const UpMessage& message, TimePoint now);
 
-  // Entries that are to be appended to the log now, in order. Call after `receive` and at deadlines.
+  // Entries that are to be appended to the log now, in order. Call after `receive` and at
+  // deadlines.
   std::vector<LogEntry> take_entries(TimePoint now);
 
   // When `take_entries` should be called even if nothing arrives; nullopt: never (idle).

@@ -31,9 +31,8 @@ std::optional<Rank> DataLinks::next_request() {
 
 void DataLinks::provide(Rank peer, Descriptor socket) {
   const std::lock_guard lock(mutex_);
-  std::string name = "rank " + std::to_string(peer) + " on host " + topology_.host_name_of(peer);
   channels_.try_emplace(peer,
-                        std::make_unique<TcpChannel>(std::move(socket), std::move(name)));
+                        std::make_unique<TcpChannel>(std::move(socket), topology_.describe(peer)));
   changed_.notify_all();
 }
 

@@ -361,8 +361,7 @@ void Engine::handle_event(int descriptor) {
     std::uint64_t expirations = 0;
     [[maybe_unused]] const ssize_t got = ::read(descriptor, &expirations, sizeof expirations);
   } else if (const auto dead = host_peers_->read(descriptor); dead && !leaving_) {
-    state_.abort(*dead, "Rank " + std::to_string(*dead) + " on host " +
-                            topology_.host_name_of(*dead) +
+    state_.abort(*dead, topology_.describe(*dead) +
                             " has died: its connections closed without a goodbye. See that rank's "
                             "output for the reason; this job cannot go on without it.");
   }

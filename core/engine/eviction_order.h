@@ -1,5 +1,5 @@
-// EvictionOrder: the root's choice of cache ids to give up. Ids leave the order while an operation is
-// pending under them, so what it offers is always free to go.
+// EvictionOrder: the root's choice of cache ids to give up. Ids leave the order while an operation
+// is pending under them, so what it offers is always free to go.
 #pragma once
 
 #include <list>
@@ -14,25 +14,43 @@ class EvictionOrder {
  public:
   // `id` was just used and is free: it goes last.
   void release(CacheId id) {
-    hold(id);
-    order_.push_back(id);
-    where_.emplace(id, std::prev(order_.end()));
+    const auto [it, is_new] = where_.try_emplace(id);
+    Place& place = it->second;
+    if (is_new) {
+      place.position = free_.insert(free_.end(), id);
+    } else {  // moving a node costs no allocation
+      free_.splice(free_.end(), place.is_free ? free_ : held_, place.position);
+    }
+    place.is_free = true;
   }
-  // `id` is in use, or void.
+  // `id` is in use.
   void hold(CacheId id) {
     const auto it = where_.find(id);
+    if (it == where_.end() || !it->second.is_free) return;
+    held_.splice(held_.end(), free_, it->second.position);
+    it->second.is_free = false;
+  }
+  // `id` is void.
+  void forget(CacheId id) {
+    const auto it = where_.find(id);
     if (it == where_.end()) return;
-    order_.erase(it->second);
+    (it->second.is_free ? free_ : held_).erase(it->second.position);
     where_.erase(it);
   }
   // The free id that was not used for the longest time.
   std::optional<CacheId> oldest() const {
-    return order_.empty() ? std::nullopt : std::optional(order_.front());
+    return free_.empty() ? std::nullopt : std::optional(free_.front());
   }
 
  private:
-  std::list<CacheId> order_;
-  std::unordered_map<CacheId, std::list<CacheId>::iterator> where_;
+  struct Place {
+    std::list<CacheId>::iterator position;
+    bool is_free = false;
+  };
+
+  std::list<CacheId> free_;
+  std::list<CacheId> held_;
+  std::unordered_map<CacheId, Place> where_;
 };
 
 }  // namespace hvd

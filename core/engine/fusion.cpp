@@ -27,7 +27,8 @@ std::int64_t saturating_add(std::int64_t a, std::int64_t b) {
 
 std::int64_t saturating_multiply(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() : product;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max()
+                                                : product;
 }
 
 // The members of one group, split by what can fuse.
@@ -62,10 +63,11 @@ std::vector<Block> make_blocks(std::span<const FusionItem> items, const FusionOp
   return blocks;
 }
 
-// Takes block `head` and what fuses with it out of `next`, a linked list of the blocks still to place.
-std::vector<std::size_t> take_response(std::span<const FusionItem> items, std::vector<Block>& blocks,
-                                       std::vector<std::size_t>& next, std::size_t head,
-                                       std::int64_t threshold) {
+// Takes block `head` and what fuses with it out of `next`, a linked list of the blocks still to
+// place.
+std::vector<std::size_t> take_response(std::span<const FusionItem> items,
+                                       std::vector<Block>& blocks, std::vector<std::size_t>& next,
+                                       std::size_t head, std::int64_t threshold) {
   std::vector<std::size_t> response = std::move(blocks[head].items);
   const Request& first = *items[response.front()].request;
   if (blocks[head].alone || !is_fusible(first.kind)) return response;

@@ -1,10 +1,10 @@
 // Fusion: which of the tensors that are ready go into one response. Pure.
 //
 // Tensors fuse when kind (allreduce, reducescatter, allgather), process set, dtype, device, op and
-// factors are equal and the sum of their bytes is within the threshold. A tensor that does not fit is
-// skipped and later ones are looked at, as long as fused and skipped bytes together stay within the
-// threshold; what was skipped keeps its order. Members of a group that can fuse stay together whatever
-// the threshold.
+// factors are equal and the sum of their bytes is within the threshold. A tensor that does not fit
+// is skipped and later ones are looked at, as long as fused and skipped bytes together stay within
+// the threshold; what was skipped keeps its order. Members of a group that can fuse stay together
+// whatever the threshold.
 #pragma once
 
 #include <cstddef>

@@ -78,9 +78,7 @@ void Negotiator::progress(TimePoint now, bool helping) {
   tree_.flush(helping_ && state_.may_spin());
   tree_.ring_due(helping_ && state_.may_spin());
   if (const auto lost = tree_.take_lost_edge(); lost && state_.is_running()) {
-    state_.abort(lost->first, "Rank " + std::to_string(lost->first) + " on host " +
-                                  topology_.host_name_of(lost->first) +
-                                  " has died or cannot be reached. " + lost->second.text());
+    state_.abort(lost->first, lost->second.text());
     spread_abort();
   }
 }

@@ -23,7 +23,18 @@ void Pending::add(const Request& request, std::shared_ptr<const Request> shared,
       return;
     }
   }
-  variants.push_back({shared ? std::move(shared) : std::make_shared<const Request>(request), ranks});
+  variants.push_back(
+      {shared ? std::move(shared) : std::make_shared<const Request>(request), ranks});
+}
+
+void Pending::clear() {
+  variants.clear();
+  announced.clear();
+  cached.reset();
+  failure.reset();
+  urgent = false;
+  cacheable = true;
+  stage = Stage::kIncomplete;
 }
 
 Pending* PendingTable::find(const NameView& name) {
@@ -34,11 +45,24 @@ Pending* PendingTable::find(const NameView& name) {
 Pending& PendingTable::insert(std::shared_ptr<const Request> request,
                               std::chrono::steady_clock::time_point since) {
   std::list<Pending>& incomplete = at(Stage::kIncomplete);
-  Pending& pending = incomplete.emplace_back();
+  if (spare_.empty()) {
+    incomplete.emplace_back();
+  } else {
+    incomplete.splice(incomplete.end(), spare_, spare_.begin());
+  }
+  Pending& pending = incomplete.back();
   pending.self = std::prev(incomplete.end());
   pending.since = since;
   pending.variants.push_back({std::move(request), {}});
-  by_name_.emplace(pending.name(), &pending);
+  if (spare_names_.empty()) {
+    by_name_.emplace(pending.name(), &pending);
+  } else {
+    Names::node_type node = std::move(spare_names_.back());
+    spare_names_.pop_back();
+    node.key() = pending.name();
+    node.mapped() = &pending;
+    by_name_.insert(std::move(node));
+  }
   return pending;
 }
 
@@ -49,8 +73,15 @@ void PendingTable::move(Pending& pending, Stage stage) {
 }
 
 void PendingTable::erase(Pending& pending) {
-  by_name_.erase(pending.name());
-  at(pending.stage).erase(pending.self);
+  Names::node_type node = by_name_.extract(pending.name());
+  std::list<Pending>& list = at(pending.stage);
+  if (spare_.size() >= kSpares) {
+    list.erase(pending.self);
+    return;
+  }
+  spare_names_.push_back(std::move(node));
+  pending.clear();
+  spare_.splice(spare_.end(), list, pending.self);
 }
 
 }  // namespace hvd

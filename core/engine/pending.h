@@ -1,5 +1,5 @@
-// PendingTable: the operations that the root has heard of and not yet put into the log, by name and in
-// the order in which they were first heard of.
+// PendingTable: the operations that the root has heard of and not yet put into the log, by name and
+// in the order in which they were first heard of.
 #pragma once
 
 #include <array>
@@ -27,13 +27,14 @@ struct Pending {
   std::vector<Variant> variants;  // what was announced; never empty
   RankSet announced;              // all ranks of all variants
   std::chrono::steady_clock::time_point since;
-  std::optional<CacheId> cached;        // the id its name has, perhaps with another signature
-  std::optional<std::string> failure;   // complete, but the ranks disagree
+  std::optional<CacheId> cached;       // the id its name has, perhaps with another signature
+  std::optional<std::string> failure;  // complete, but the ranks disagree
   bool urgent = false;
   bool cacheable = true;
   Stage stage = Stage::kIncomplete;
   std::list<Pending>::iterator self;
 
+  void clear();  // keeps its memory
   const Request& request() const { return *variants.front().request; }
   NameView name() const { return name_of(request()); }
   bool in_group_of(const Request& other) const;  // any of its variants is
@@ -57,8 +58,14 @@ class PendingTable {
   }
 
  private:
+  using Names = std::unordered_map<NameView, Pending*, NameViewHash>;
+  static constexpr std::size_t kSpares = 256;
+
   std::array<std::list<Pending>, kStageCount> lists_;
-  std::unordered_map<NameView, Pending*, NameViewHash> by_name_;  // views into the first variant
+  Names by_name_;  // views into the first variant
+  // Nodes of what was erased, for what comes next: each tensor of each step passes through here.
+  std::list<Pending> spare_;
+  std::vector<Names::node_type> spare_names_;
 };
 
 }  // namespace hvd

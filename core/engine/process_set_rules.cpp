@@ -29,8 +29,8 @@ std::variant<AddProcessSetEntry, std::string> decide_addition(const Request& req
   ProcessSetId free_id = 0;
   for (const auto& [id, members] : sets) {
     if (members == ranks) {
-      return "Attempted to add a duplicate process set: " + list_of(ranks) +
-             " is process set " + std::to_string(id) + " already.";
+      return "Attempted to add a duplicate process set: " + list_of(ranks) + " is process set " +
+             std::to_string(id) + " already.";
     }
     if (id == free_id) ++free_id;
   }

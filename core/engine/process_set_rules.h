@@ -1,4 +1,5 @@
-// Process-set rules: what adding or removing a process set leads to once all ranks have asked. Pure.
+// Process-set rules: what adding or removing a process set leads to once all ranks have asked.
+// Pure.
 #pragma once
 
 #include <map>
@@ -12,8 +13,8 @@ namespace hvd {
 
 using ProcessSetTable = std::map<ProcessSetId, std::vector<Rank>>;
 
-// The entry to append, or why the request is refused. `request.ranks` in any order; the new set gets
-// the lowest id that is free.
+// The entry to append, or why the request is refused. `request.ranks` in any order; the new set
+// gets the lowest id that is free.
 std::variant<AddProcessSetEntry, std::string> decide_addition(const Request& request,
                                                               const ProcessSetTable& sets,
                                                               Rank world_size);

@@ -62,7 +62,8 @@ std::vector<std::shared_ptr<const Request>> Replica::resolve(const ExecuteEntry&
   std::vector<std::shared_ptr<const Request>> requests;
   requests.reserve(entry.items.size());
   for (const ResponseItem& item : entry.items) {
-    requests.push_back(item.id ? request(*item.id) : std::make_shared<const Request>(*item.request));
+    requests.push_back(item.id ? request(*item.id)
+                               : std::make_shared<const Request>(*item.request));
   }
   return requests;
 }

@@ -1,15 +1,18 @@
-// Replica: the state that is a function of the log alone and therefore equal on all ranks: the table
-// of process sets and the response cache. Pure.
+// Replica: the state that is a function of the log alone and therefore equal on all ranks: the
+// table of process sets and the response cache. Pure.
 //
-// Use: `apply` every entry in the order of the log, before anything else looks at that entry. Announce
-// a tensor by `find(request)` if that gives an id, else by the full request.
+// Use: `apply` every entry in the order of the log, before anything else looks at that entry.
+// Announce a tensor by `find(request)` if that gives an id, else by the full request.
 //
 // What the engine owes to the protocol:
-//  - EvictEntry: what this rank has announced by one of these ids and not seen executed or failed is
-//    announced again in full (urgent, if somebody waits for it by now) - except tensors of the global
-//    set on a rank that has announced a join: those wait for JoinedEntry, then are announced again.
+//  - EvictEntry: what this rank has announced by one of these ids and not seen executed or failed
+//  is
+//    announced again in full (urgent, if somebody waits for it by now) - except tensors of the
+//    global set on a rank that has announced a join: those wait for JoinedEntry, then are announced
+//    again.
 //  - After a rank has announced a join it announces nothing for the global set until JoinedEntry.
-//  - RemoveProcessSetEntry: everything this rank has pending in that set fails with 'Process set has
+//  - RemoveProcessSetEntry: everything this rank has pending in that set fails with 'Process set
+//  has
 //    been removed'; cache ids of the set are void without an EvictEntry.
 //  - FailEntry: names that are not pending on this rank are ignored.
 #pragma once

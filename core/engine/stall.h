@@ -1,4 +1,5 @@
-// Stall: when to report tensors that some ranks announced and others did not, and in what words. Pure.
+// Stall: when to report tensors that some ranks announced and others did not, and in what words.
+// Pure.
 #pragma once
 
 #include <chrono>

@@ -37,9 +37,8 @@ Tree::Tree(const Topology& topology, Rank parent, const std::vector<Rank>& child
   const auto add = [&](Rank peer, bool is_parent) {
     const auto socket = sockets.find(peer);
     if (socket != sockets.end()) {
-      std::string name = "rank " + std::to_string(peer) + " on host " + topology.host_name_of(peer);
       edges_.push_back(std::make_unique<Edge>(
-          peer, std::make_unique<TcpChannel>(std::move(socket->second), std::move(name))));
+          peer, std::make_unique<TcpChannel>(std::move(socket->second), topology.describe(peer))));
       return;
     }
     // The rings of an edge lie in the region of the child.

@@ -19,7 +19,9 @@ constexpr int kPieceBits = 24;
 constexpr std::int32_t kFewestSlots = 3;  // one is filled, one reduced and one drained side by side
 constexpr auto kSleepLimit = std::chrono::milliseconds(100);  // then look for an abort
 
-std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 std::size_t slot_bytes_of(const Config& config) {
   return rounded_up(static_cast<std::size_t>(std::max<std::int64_t>(config.slot_bytes, 1)), kPage);
@@ -126,10 +128,19 @@ bool ArenaTurn::claim(std::size_t piece) {
 }
 
 std::byte* ArenaTurn::slot(std::size_t member, std::size_t piece) const {
-  return arena_.slot(lanes_[member], (sequence_ + first_piece_ + piece) % arena_.slot_count());
+  const std::size_t index = (sequence_ + first_piece_ + piece) % arena_.slot_count();
+  return arena_.slot(lanes_[member], index) + offset_;
 }
 
-void ArenaTurn::publish(Counter counter, std::size_t piece) { arena_.publish(counter, value(piece)); }
+void ArenaTurn::set_piece_bytes(std::size_t bytes) {
+  const std::size_t room = rounded_up(bytes, kPage);
+  const std::size_t places = bytes < kPage ? 1 : std::max<std::size_t>(slot_bytes() / room, 1);
+  offset_ = sequence_ / slot_count() % places * room;
+}
+
+void ArenaTurn::publish(Counter counter, std::size_t piece) {
+  arena_.publish(counter, value(piece));
+}
 
 bool ArenaTurn::wait(std::size_t member, Counter counter, std::size_t piece) {
   return arena_.wait(lanes_[member], counter, value(piece));

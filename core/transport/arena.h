@@ -86,12 +86,18 @@ class Arena {
 class ArenaTurn {
  public:
   // `lanes`: of the members, in rank order; mine is lanes[me].
-  ArenaTurn(Arena& arena, std::uint64_t sequence, std::span<const std::size_t> lanes, std::size_t me);
+  ArenaTurn(Arena& arena, std::uint64_t sequence, std::span<const std::size_t> lanes,
+            std::size_t me);
 
   std::size_t members() const { return lanes_.size(); }
   std::size_t me() const { return me_; }
   std::size_t slot_bytes() const { return arena_.slot_bytes(); }
   std::size_t slot_count() const { return arena_.slot_count(); }
+
+  // Pieces of this phase need only `bytes` of a slot: small works then move about in their slots. Lines
+  // that were written and read a moment ago are in the private caches of two cores and slow to write
+  // again; by the time that a work comes back to them, they are in the cache that the cores share.
+  void set_piece_bytes(std::size_t bytes);
 
   // `piece` counts from the start of the current phase.
   bool claim(std::size_t piece);
@@ -107,7 +113,10 @@ class ArenaTurn {
   // Whether one response can number `pieces` more pieces.
   bool fits(std::size_t pieces) const;
   // Ends a phase that used `pieces` pieces.
-  void next_phase(std::size_t pieces) { first_piece_ += pieces; }
+  void next_phase(std::size_t pieces) {
+    first_piece_ += pieces;
+    offset_ = 0;
+  }
 
  private:
   std::uint64_t value(std::size_t piece) const { return base_ + first_piece_ + piece + 1; }
@@ -116,6 +125,7 @@ class ArenaTurn {
   std::uint64_t sequence_;
   std::uint64_t base_;
   std::size_t first_piece_ = 0;
+  std::size_t offset_ = 0;  // within every slot
   std::span<const std::size_t> lanes_;
   std::size_t me_;
 };

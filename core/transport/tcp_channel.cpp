@@ -62,7 +62,7 @@ std::size_t TcpChannel::try_receive(std::span<std::byte> buffer) {
     const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
     if (got > 0) return static_cast<std::size_t>(got);
     if (got == 0) {
-      fail("the peer closed it");
+      fail("its connection closed");
       return 0;
     }
     if (errno == EINTR) continue;
@@ -72,7 +72,8 @@ std::size_t TcpChannel::try_receive(std::span<std::byte> buffer) {
 }
 
 void TcpChannel::fail(const std::string& what) {
-  status_ = Status::aborted("The connection to " + peer_ + " is lost: " + what + ".");
+  status_ = Status::aborted(peer_ + " has died or cannot be reached: " + what +
+                            ". See that rank's output for the reason; this job cannot go on without it.");
 }
 
 }  // namespace hvd

@@ -9,7 +9,7 @@ namespace hvd {
 class TcpChannel final : public Channel {
  public:
   // Takes ownership of `socket`, a connected stream socket, and makes it non-blocking. `peer` is for
-  // messages: "rank 3 on host b".
+  // messages: "Rank 3 on host b".
   TcpChannel(Descriptor socket, std::string peer);
 
   std::size_t try_send(std::span<const iovec> pieces) override;

@@ -1,5 +1,6 @@
-// Codec: one description of each message's fields (`describe`) serves both directions, so that what is
-// written and what is read can't drift apart. Writer and Reader differ in what a field means to them.
+// Codec: one description of each message's fields (`describe`) serves both directions, so that what
+// is written and what is read can't drift apart. Writer and Reader differ in what a field means to
+// them.
 #include "wire/codec.h"
 
 #include <bit>
@@ -147,7 +148,8 @@ class Writer {
   std::vector<std::byte>& out_;
 };
 
-// Refuses at the first fault and from then on reads zeros, so that no caller needs to check in between.
+// Refuses at the first fault and from then on reads zeros, so that no caller needs to check in
+// between.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> rest) : rest_(rest) {}
@@ -199,7 +201,8 @@ class Reader {
   template <typename T>
   void operator()(std::vector<T>& list) {
     // No reserve: the list grows as its elements, of at least one byte each, prove to be there.
-    for (std::size_t left = count(); left > 0 && fault_.empty(); --left) (*this)(list.emplace_back());
+    for (std::size_t left = count(); left > 0 && fault_.empty(); --left)
+      (*this)(list.emplace_back());
   }
   template <typename T>
   void operator()(std::optional<T>& value) {

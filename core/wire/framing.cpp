@@ -118,8 +118,10 @@ Status MessageStream::receive(std::optional<Message>& message) {
     if (fill()) continue;
     if (channel_status.is_ok()) break;
     failure_ = begin_ == end_ ? channel_status
-                              : Status::aborted("the connection ended in the middle of a control "
-                                                "message: " + channel_status.text());
+                              : Status::aborted(
+                                    "the connection ended in the middle of a control "
+                                    "message: " +
+                                    channel_status.text());
   }
   return failure_;
 }

@@ -1,9 +1,10 @@
 // MessageStream: control messages over a Channel, each with its length in front. Never blocks.
 //
 // Use: `queue` what is to be said, `flush` when the channel may take bytes (again when it becomes
-// writable while `has_backlog`), `receive` until it gives no message. An error is final: the bytes that
-// follow can't be trusted, drop the connection. Bytes from the peer never cause an allocation before
-// they are there: the buffer grows only when it is full, and never beyond one message of kMaxMessageBytes.
+// writable while `has_backlog`), `receive` until it gives no message. An error is final: the bytes
+// that follow can't be trusted, drop the connection. Bytes from the peer never cause an allocation
+// before they are there: the buffer grows only when it is full, and never beyond one message of
+// kMaxMessageBytes.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +36,8 @@ class MessageStream {
   bool has_backlog() const { return sent_ < outgoing_.size(); }
   std::size_t backlog_bytes() const { return outgoing_.size() - sent_; }
 
-  // Ok and a message; ok and nullopt: nothing complete there now; not ok: the peer closed the channel
-  // (after everything that it sent before was given out), or sent what is no message.
+  // Ok and a message; ok and nullopt: nothing complete there now; not ok: the peer closed the
+  // channel (after everything that it sent before was given out), or sent what is no message.
   Status receive(std::optional<Message>& message);
 
  private:
@@ -46,8 +47,8 @@ class MessageStream {
 
   Channel& channel_;
   std::vector<std::byte> outgoing_;
-  std::size_t sent_ = 0;              // bytes of `outgoing_` that the channel has taken
-  std::vector<std::byte> incoming_;   // bytes [begin_, end_) have arrived and are not yet decoded
+  std::size_t sent_ = 0;             // bytes of `outgoing_` that the channel has taken
+  std::vector<std::byte> incoming_;  // bytes [begin_, end_) have arrived and are not yet decoded
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   Status failure_;

@@ -52,8 +52,8 @@ void RankSet::add(const RankSet& other) {
   auto mine = ranges_.begin();
   auto theirs = other.ranges_.begin();
   while (mine != ranges_.end() || theirs != other.ranges_.end()) {
-    const bool take_mine = theirs == other.ranges_.end() ||
-                           (mine != ranges_.end() && mine->first <= theirs->first);
+    const bool take_mine =
+        theirs == other.ranges_.end() || (mine != ranges_.end() && mine->first <= theirs->first);
     append(merged, take_mine ? *mine++ : *theirs++);
   }
   ranges_ = std::move(merged);
@@ -148,8 +148,10 @@ std::string to_string(const RankSet& ranks) {
   for (const RankRange& range : ranks.ranges()) {
     if (!text.empty()) text += ", ";
     text += std::to_string(range.first);
-    if (range.count == 2) text += ", " + std::to_string(range.first + 1);
-    if (range.count > 2) text += "-" + std::to_string(range.first + range.count - 1);
+    if (range.count > 1) {
+      text += range.count == 2 ? ", " : "-";
+      text += std::to_string(range.first + range.count - 1);
+    }
   }
   return text;
 }

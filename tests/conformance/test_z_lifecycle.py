@@ -23,7 +23,12 @@ def wrong_tensor(door, hvd):
     hvd.allreduce(door.unsupported(), op=hvd.Sum)
 
 
-@pytest.mark.parametrize("fail", [wrong_operator, wrong_dtype, wrong_tensor])
+def wrong_splits(door, hvd):
+    splits = door.tensor(np.ones(1), "float32")
+    hvd.alltoall(door.tensor(np.ones(4), "float32"), splits=splits)
+
+
+@pytest.mark.parametrize("fail", [wrong_operator, wrong_dtype, wrong_tensor, wrong_splits])
 def test_generated_names_pair_up_after_an_error_on_one_rank(door, hvd, world, fail):
     if world.size < 2:
         pytest.skip("needs another rank")

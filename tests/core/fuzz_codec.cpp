@@ -31,7 +31,8 @@ void check_codec(std::span<const std::byte> input) {
          "a decoded message has another encoding");
 }
 
-// The input as a stream of bytes from a peer that then closes: ends in an error or at the end of it.
+// The input as a stream of bytes from a peer that then closes: ends in an error or at the end of
+// it.
 void check_framing(std::span<const std::byte> input) {
   auto [peer, own] = hvd::MemoryChannel::make_pair(input.size());
   const iovec piece{const_cast<std::byte*>(input.data()), input.size()};
@@ -60,7 +61,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::ifstream file(argv[i], std::ios::binary);
     demand(file.good(), "a corpus file can't be read");
-    const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const std::string bytes((std::istreambuf_iterator<char>(file)),
+                            std::istreambuf_iterator<char>());
     LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   }
   std::printf("fuzz_codec: %d files, no fault\n", argc - 1);

@@ -1,4 +1,5 @@
-// Runs the test cases of the core: all of them, or those whose "file: name" contains an argument.
+// Runs the test cases of the core: all of them, or those whose "file: name" contains an argument. With
+// -v it names each before it runs it.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -137,10 +138,14 @@ int main(int argc, char** argv) {
   std::stable_sort(cases.begin(), cases.end(), [](const TestCase& a, const TestCase& b) {
     return std::tie(a.file, a.line) < std::tie(b.file, b.line);
   });
+  const bool verbose = argc > 1 && std::string_view(argv[1]) == "-v";
+  argv += verbose ? 2 : 1;
+  argc -= verbose ? 2 : 1;
   int passed = 0;
   int failed = 0;
   for (const TestCase& test : cases) {
-    if (!selected(test, argc - 1, argv + 1)) continue;
+    if (!selected(test, argc, argv)) continue;
+    if (verbose) std::fprintf(stderr, "%s: %s\n", base_name(test.file).c_str(), test.name.c_str());
     if (run(test)) {
       ++passed;
     } else {

@@ -1,4 +1,5 @@
-// Messages for tests of the codec and of the framing: every kind of message and entry, and random ones.
+// Messages for tests of the codec and of the framing: every kind of message and entry, and random
+// ones.
 #pragma once
 
 #include <limits>
@@ -16,7 +17,9 @@ class RandomMessages {
 
   int below(int n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
   bool coin() { return below(2) == 1; }
-  std::string text() { return std::string(static_cast<std::size_t>(below(20)), char('a' + below(26))); }
+  std::string text() {
+    return std::string(static_cast<std::size_t>(below(20)), char('a' + below(26)));
+  }
   std::int64_t large() { return static_cast<std::int64_t>(random_() >> (1 + below(63))); }
 
   RankSet ranks() {

@@ -96,8 +96,8 @@ class World {
       }
     }
     for (auto& member : members_) {
-      member->backend = std::make_unique<NativeBackend>(config, member->topology, member->arena.get(),
-                                                        member->links, member->wait);
+      member->backend = std::make_unique<NativeBackend>(
+          config, member->topology, member->arena.get(), member->links, member->wait);
     }
   }
 

@@ -1,5 +1,6 @@
 // A whole job without sockets or threads: ranks in a tree, queues between them, a random scheduler.
-// Each rank does what the engine owes to the protocol (replica.h) and checks each entry as it comes.
+// Each rank does what the engine owes to the protocol (replica.h) and checks each entry as it
+// comes.
 #pragma once
 
 #include <deque>
@@ -10,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/agreement.h"
 #include "engine/aggregator.h"
+#include "engine/agreement.h"
 #include "engine/coordinator.h"
 #include "engine/replica.h"
 #include "testing.h"
@@ -24,10 +25,10 @@ enum class Ending : std::uint8_t { kExecuted, kFailed, kEither };
 // What one rank submits. Members of a group follow one another and are submitted together.
 struct Step {
   Request request;
-  int set_slot = -1;          // >= 0: the process set is the one that this slot holds now
+  int set_slot = -1;  // >= 0: the process set is the one that this slot holds now
   Ending expected = Ending::kExecuted;
-  bool with_next = false;     // submitted together with the next step
-  int adds_slot = -1;         // add_process_set: the slot that will hold it
+  bool with_next = false;  // submitted together with the next step
+  int adds_slot = -1;      // add_process_set: the slot that will hold it
 };
 
 struct Operation {
@@ -67,7 +68,8 @@ class Simulation {
   SimulatedRank& rank(std::size_t index) { return ranks_[index]; }
   std::size_t size() const { return ranks_.size(); }
 
-  // Runs until nothing can happen any more. `steps_until_shutdown`: some rank then asks for the end.
+  // Runs until nothing can happen any more. `steps_until_shutdown`: some rank then asks for the
+  // end.
   void run(std::optional<int> steps_until_shutdown);
   void ask_for_shutdown(std::size_t index) { ranks_[index].own.shutdown = true; }
 
@@ -313,8 +315,8 @@ inline void Simulation::apply(SimulatedRank& r, const ExecuteEntry& entry) {
   const Request& first = *requests.front();
   for (const auto& request : requests) {
     const bool fused_rightly = request->kind == first.kind && request->dtype == first.dtype &&
-                               request->process_set == first.process_set && request->op == first.op &&
-                               request->postscale == first.postscale;
+                               request->process_set == first.process_set &&
+                               request->op == first.op && request->postscale == first.postscale;
     if (!fused_rightly) blame(r, "fused " + request->name + " with " + first.name);
     const RankSet* members = r.replica->member_ranges(request->process_set);
     if (members == nullptr) {

@@ -1,6 +1,5 @@
 // An inner node of the tree: what it merges, what it holds, what it passes on at once.
 #include "engine/aggregator.h"
-
 #include "negotiation_world.h"
 #include "testing.h"
 
@@ -12,7 +11,7 @@ namespace {
 std::string text_of(const Announcement& a) {
   std::string text;
   if (const auto* id = std::get_if<CacheId>(&a.what)) {
-    text = "#" + std::to_string(*id);
+    text = std::string("#").append(std::to_string(*id));
   } else {
     text = std::get<Request>(a.what).name;
   }

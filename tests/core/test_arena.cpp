@@ -9,8 +9,8 @@
 #include "transport/arena.h"
 
 using namespace hvd;
-using hvd::testing::TestWait;
 using hvd::testing::Hosts;
+using hvd::testing::TestWait;
 using hvd::testing::World;
 
 namespace {
@@ -79,7 +79,8 @@ TEST_CASE("a wait says once that it is going to sleep") {
 }
 
 TEST_CASE("an abort ends a wait, asleep or spinning") {
-  for (const std::chrono::nanoseconds spin : {kNoSpin, std::chrono::nanoseconds(std::chrono::hours(1))}) {
+  for (const std::chrono::nanoseconds spin :
+       {kNoSpin, std::chrono::nanoseconds(std::chrono::hours(1))}) {
     World world(Hosts{{0, 1}}, World::small_config(), spin);
     std::atomic<bool> gave_up{false};
     world.run({0, 1}, [&](Rank rank) {
@@ -113,6 +114,7 @@ TEST_CASE("streams of any length, with headers longer than a slot, arrive whole"
     std::atomic<int> right{0};
     world.run(world.all(), [&](Rank rank) {
       const std::vector<std::size_t> lanes{0, 1, 2};
+      StorePolicy stores;
       for (std::uint64_t sequence = 0; sequence < 4; ++sequence) {
         ArenaTurn turn(world.arena(rank), sequence, lanes, rank);
         const std::vector<std::byte> header(header_bytes, static_cast<std::byte>(rank + 1));
@@ -124,7 +126,7 @@ TEST_CASE("streams of any length, with headers longer than a slot, arrive whole"
         std::vector<SegmentList> places(3);
         bool headers_right = true;
         Status status = host_exchange(
-            turn, header, stream, Store::kOrdinary,
+            turn, header, stream, stores,
             [&](std::span<const std::vector<std::byte>> headers, ExchangePlan& plan) {
               for (std::size_t m = 0; m < 3; ++m) {
                 const std::byte expected = static_cast<std::byte>(m + 1);

@@ -114,8 +114,9 @@ TEST_CASE("counts beyond the message cause an error, not an allocation") {
   const Bytes abort = encode(Message(AbortMessage{1, "text"}));
   const std::size_t count_at = 2 + 4;
   Message out;
-  for (const std::uint64_t count : {std::uint64_t{5}, std::uint64_t{1} << 30, std::uint64_t{1} << 62,
-                                    std::numeric_limits<std::uint64_t>::max()}) {
+  for (const std::uint64_t count :
+       {std::uint64_t{5}, std::uint64_t{1} << 30, std::uint64_t{1} << 62,
+        std::numeric_limits<std::uint64_t>::max()}) {
     CHECK_FALSE(decode(patched(abort, count_at, count, 8), out).is_ok());
   }
   CHECK(decode(patched(abort, count_at, 4, 8), out).is_ok());
@@ -142,11 +143,12 @@ TEST_CASE("malformed sets of ranks are refused") {
   const std::size_t first_at = 2 + 8 + 1 + 4 + 8;
   Message out;
   CHECK(decode(bytes, out).is_ok());
-  CHECK_FALSE(decode(patched(bytes, first_at, 5, 4), out).is_ok());            // twice
-  CHECK_FALSE(decode(patched(bytes, first_at, 4, 4), out).is_ok());            // should be one range
-  CHECK_FALSE(decode(patched(bytes, first_at, 0xffffffff, 4), out).is_ok());   // negative
-  CHECK_FALSE(decode(patched(bytes, first_at + 4, 0, 4), out).is_ok());        // empty
-  CHECK_FALSE(decode(patched(bytes, first_at + 12, 0x7fffffff, 4), out).is_ok());  // beyond all ranks
+  CHECK_FALSE(decode(patched(bytes, first_at, 5, 4), out).is_ok());           // twice
+  CHECK_FALSE(decode(patched(bytes, first_at, 4, 4), out).is_ok());           // should be one range
+  CHECK_FALSE(decode(patched(bytes, first_at, 0xffffffff, 4), out).is_ok());  // negative
+  CHECK_FALSE(decode(patched(bytes, first_at + 4, 0, 4), out).is_ok());       // empty
+  CHECK_FALSE(
+      decode(patched(bytes, first_at + 12, 0x7fffffff, 4), out).is_ok());  // beyond all ranks
 }
 
 TEST_CASE("random damage is refused or decodes to another well-formed message") {

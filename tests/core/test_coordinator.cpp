@@ -1,6 +1,5 @@
 // The root: completeness, agreement, groups, flushing, process sets, shutdown.
 #include "engine/coordinator.h"
-
 #include "negotiation_world.h"
 #include "testing.h"
 
@@ -79,8 +78,10 @@ TEST_CASE("ranks that disagree fail together, and the name can be used afresh") 
   root.announce({1, 2}, allreduce("a", {2}));
   root.announce({0}, allreduce("a", {3}));
   CHECK(root.settle() == "fail a");
-  CHECK(root.failure().rfind("Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [3], "
-                             "but another rank sent a tensor of shape [2].\n", 0) == 0);
+  CHECK(root.failure().rfind(
+            "Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [3], "
+            "but another rank sent a tensor of shape [2].\n",
+            0) == 0);
   CHECK(root.failure().find("rank 0 sent") != std::string::npos);
   CHECK(root.failure().find("ranks 1, 2 sent") != std::string::npos);
   root.announce({0, 1, 2}, allreduce("a", {2}));

@@ -1,9 +1,8 @@
 // The fusion planner: what shares a response, in which order, within which bytes.
-#include "engine/fusion.h"
-
 #include <limits>
 #include <string>
 
+#include "engine/fusion.h"
 #include "negotiation_world.h"
 #include "testing.h"
 
@@ -100,9 +99,9 @@ TEST_CASE("only tensors that are equal in everything that matters fuse") {
 }
 
 TEST_CASE("allreduce, reducescatter and allgather fuse; broadcast, alltoall and barrier do not") {
-  for (const Collective kind : {Collective::kAllreduce, Collective::kAllgather, Collective::kBroadcast,
-                                Collective::kAlltoall, Collective::kReducescatter,
-                                Collective::kBarrier}) {
+  for (const Collective kind :
+       {Collective::kAllreduce, Collective::kAllgather, Collective::kBroadcast,
+        Collective::kAlltoall, Collective::kReducescatter, Collective::kBarrier}) {
     CAPTURE(static_cast<int>(kind));
     Plan plan;
     plan.add(make_request(kind, "a"), 1);
@@ -154,7 +153,9 @@ TEST_CASE("bytes are those that move, and saturate") {
 
 TEST_CASE("every tensor is placed exactly once") {
   std::uint32_t seed = 1;
-  const auto next = [&seed](std::uint32_t n) { return (seed = seed * 1664525 + 1013904223) / 7 % n; };
+  const auto next = [&seed](std::uint32_t n) {
+    return (seed = seed * 1664525 + 1013904223) / 7 % n;
+  };
   for (int round = 0; round < 300; ++round) {
     std::vector<Request> requests;
     std::vector<FusionItem> items;

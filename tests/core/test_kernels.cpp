@@ -16,7 +16,8 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-const std::vector<ReduceOp> kOps{ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
+const std::vector<ReduceOp> kOps{ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                 ReduceOp::kProduct};
 
 std::vector<InstructionSet> available_sets() {
   std::vector<InstructionSet> sets{InstructionSet::kBaseline};
@@ -78,8 +79,10 @@ T scale(T value, double factor) {
     return value * static_cast<T>(factor);
   } else {
     const double product = std::trunc(static_cast<double>(value) * factor);
-    if (product <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
-    if (product >= static_cast<double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+    if (product <= static_cast<double>(std::numeric_limits<T>::min()))
+      return std::numeric_limits<T>::min();
+    if (product >= static_cast<double>(std::numeric_limits<T>::max()))
+      return std::numeric_limits<T>::max();
     return static_cast<T>(product);
   }
 }
@@ -92,7 +95,8 @@ T load(const std::byte* from, std::size_t i) {
 }
 
 template <class T>
-void reference_of(const Reduction& r, const std::vector<Bytes>& sources, Bytes& out, std::size_t count) {
+void reference_of(const Reduction& r, const std::vector<Bytes>& sources, Bytes& out,
+                  std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     T sum = scale(load<T>(sources[0].data(), i), r.prescale);
     for (std::size_t s = 1; s < sources.size(); ++s) {
@@ -133,17 +137,39 @@ void reference_of_bool(const Reduction& r, const std::vector<Bytes>& sources, By
 Bytes reference(const Reduction& r, const std::vector<Bytes>& sources, std::size_t count) {
   Bytes out(count * size_of(r.dtype));
   switch (r.dtype) {
-    case DataType::kUint8: reference_of<std::uint8_t>(r, sources, out, count); break;
-    case DataType::kInt8: reference_of<std::int8_t>(r, sources, out, count); break;
-    case DataType::kUint16: reference_of<std::uint16_t>(r, sources, out, count); break;
-    case DataType::kInt16: reference_of<std::int16_t>(r, sources, out, count); break;
-    case DataType::kInt32: reference_of<std::int32_t>(r, sources, out, count); break;
-    case DataType::kInt64: reference_of<std::int64_t>(r, sources, out, count); break;
-    case DataType::kFloat32: reference_of<float>(r, sources, out, count); break;
-    case DataType::kFloat64: reference_of<double>(r, sources, out, count); break;
-    case DataType::kComplex64: reference_of<float>(r, sources, out, 2 * count); break;
-    case DataType::kComplex128: reference_of<double>(r, sources, out, 2 * count); break;
-    case DataType::kBool: reference_of_bool(r, sources, out, count); break;
+    case DataType::kUint8:
+      reference_of<std::uint8_t>(r, sources, out, count);
+      break;
+    case DataType::kInt8:
+      reference_of<std::int8_t>(r, sources, out, count);
+      break;
+    case DataType::kUint16:
+      reference_of<std::uint16_t>(r, sources, out, count);
+      break;
+    case DataType::kInt16:
+      reference_of<std::int16_t>(r, sources, out, count);
+      break;
+    case DataType::kInt32:
+      reference_of<std::int32_t>(r, sources, out, count);
+      break;
+    case DataType::kInt64:
+      reference_of<std::int64_t>(r, sources, out, count);
+      break;
+    case DataType::kFloat32:
+      reference_of<float>(r, sources, out, count);
+      break;
+    case DataType::kFloat64:
+      reference_of<double>(r, sources, out, count);
+      break;
+    case DataType::kComplex64:
+      reference_of<float>(r, sources, out, 2 * count);
+      break;
+    case DataType::kComplex128:
+      reference_of<double>(r, sources, out, 2 * count);
+      break;
+    case DataType::kBool:
+      reference_of_bool(r, sources, out, count);
+      break;
     case DataType::kFloat16:
       reference_of_half<float16_to_float, float_to_float16>(r, sources, out, count);
       break;
@@ -167,14 +193,17 @@ bool same(DataType dtype, const Bytes& a, const Bytes& b) {
   const auto plain = [](auto x) { return x != x; };
   switch (dtype) {
     case DataType::kFloat32:
-    case DataType::kComplex64: return same_floats(float{}, plain);
+    case DataType::kComplex64:
+      return same_floats(float{}, plain);
     case DataType::kFloat64:
-    case DataType::kComplex128: return same_floats(double{}, plain);
+    case DataType::kComplex128:
+      return same_floats(double{}, plain);
     case DataType::kFloat16:
       return same_floats(std::uint16_t{}, [](auto h) { return std::isnan(float16_to_float(h)); });
     case DataType::kBfloat16:
       return same_floats(std::uint16_t{}, [](auto h) { return std::isnan(bfloat16_to_float(h)); });
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -201,8 +230,8 @@ TEST_CASE("float16 converts exactly and rounds to nearest even") {
   CHECK(float_to_float16(65520.0f) == 0x7c00);
   CHECK(float_to_float16(-1e30f) == 0xfc00);
   CHECK(float_to_float16(0x1p-24f) == 0x0001);
-  CHECK(float_to_float16(0x1p-25f) == 0x0000);        // half way, even below
-  CHECK(float_to_float16(0x1.8p-24f) == 0x0002);      // half way, even above
+  CHECK(float_to_float16(0x1p-25f) == 0x0000);    // half way, even below
+  CHECK(float_to_float16(0x1.8p-24f) == 0x0002);  // half way, even above
   CHECK(float_to_float16(1.0f + 0x1p-11f) == 0x3c00);
   CHECK(float_to_float16(1.0f + 0x3p-11f) == 0x3c02);
   CHECK(float_to_float16(-0.0f) == 0x8000);
@@ -241,7 +270,8 @@ TEST_CASE("every dtype and op agrees with the reference on every instruction set
           const bool scaled = count % 2 == 1 && dtype != DataType::kBool;
           const Reduction r{dtype, op, scaled ? 0.37 : 1.0, scaled ? -2.6 : 1.0};
           std::vector<Bytes> values;
-          for (std::size_t s = 0; s < sources; ++s) values.push_back(random_values(dtype, count, random));
+          for (std::size_t s = 0; s < sources; ++s)
+            values.push_back(random_values(dtype, count, random));
           const Bytes expected = reference(r, values, count);
           for (const InstructionSet set : available_sets()) {
             use_instruction_set(set);
@@ -261,7 +291,8 @@ TEST_CASE("a sink may be any of the sources, and both kinds of store write the s
       const std::size_t count = 5001;
       const Reduction r{dtype, ReduceOp::kSum, 1.0, 1.0};
       std::vector<Bytes> values;
-      for (std::size_t s = 0; s < sources; ++s) values.push_back(random_values(dtype, count, random));
+      for (std::size_t s = 0; s < sources; ++s)
+        values.push_back(random_values(dtype, count, random));
       const Bytes expected = reference(r, values, count);
       for (std::size_t in_place = 0; in_place < sources; ++in_place) {
         for (const Store store : {Store::kOrdinary, Store::kStreaming}) {
@@ -295,8 +326,8 @@ TEST_CASE("the way a tensor is cut into calls does not change a bit") {
     for (std::size_t begin = 0; begin < count;) {
       const std::size_t now = std::min<std::size_t>(1 + random() % 700, count - begin);
       const std::size_t offset = begin * size_of(dtype);
-      const std::vector<const std::byte*> pointers{values[0].data() + offset, values[1].data() + offset,
-                                                   values[2].data() + offset};
+      const std::vector<const std::byte*> pointers{
+          values[0].data() + offset, values[1].data() + offset, values[2].data() + offset};
       reduce(r, pointers, now, {parts.data() + offset, Store::kOrdinary});
       begin += now;
     }
@@ -307,7 +338,8 @@ TEST_CASE("the way a tensor is cut into calls does not change a bit") {
 TEST_CASE("a missing source counts as zeros") {
   const std::vector<float> values{3.0f, -2.0f};
   std::vector<float> out(2);
-  const std::vector<const std::byte*> sources{nullptr, reinterpret_cast<const std::byte*>(values.data())};
+  const std::vector<const std::byte*> sources{nullptr,
+                                              reinterpret_cast<const std::byte*>(values.data())};
   const Sink sink{reinterpret_cast<std::byte*>(out.data()), Store::kOrdinary};
   reduce({DataType::kFloat32, ReduceOp::kMax, 1.0, 1.0}, sources, 2, sink);
   CHECK(out == std::vector<float>{3.0f, 0.0f});
@@ -330,7 +362,8 @@ TEST_CASE("integers that are scaled are truncated toward zero and stay in range"
 TEST_CASE("streaming copies write every byte and no other") {
   std::mt19937_64 random(10);
   for (int round = 0; round < 200; ++round) {
-    const std::size_t bytes = random() % 400, to_offset = random() % 70, from_offset = random() % 70;
+    const std::size_t bytes = random() % 400, to_offset = random() % 70,
+                      from_offset = random() % 70;
     Bytes from(600), to(600, std::byte{0xee});
     for (std::byte& byte : from) byte = static_cast<std::byte>(random());
     copy(to.data() + to_offset, from.data() + from_offset, bytes, Store::kStreaming);

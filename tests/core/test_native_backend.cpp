@@ -87,7 +87,9 @@ TEST_CASE("on one host the bits depend neither on fusion nor on slots") {
   }
 }
 
-TEST_CASE("over several hosts all ranks get equal bits, and with two hosts they are added in host order") {
+TEST_CASE(
+    "over several hosts all ranks get equal bits, and with two hosts they are added in host "
+    "order") {
   for (const auto& hosts : hvd::testing::layouts()) {
     if (hosts.size() == 1) continue;
     World world(hosts);
@@ -192,8 +194,9 @@ TEST_CASE("an output without memory is an error, not a crash") {
 }
 
 TEST_CASE("every collective has an algorithm for every size, and the table prints") {
-  for (const Collective kind : {Collective::kAllreduce, Collective::kAllgather, Collective::kBroadcast,
-                                Collective::kAlltoall, Collective::kReducescatter}) {
+  for (const Collective kind :
+       {Collective::kAllreduce, Collective::kAllgather, Collective::kBroadcast,
+        Collective::kAlltoall, Collective::kReducescatter}) {
     for (const std::size_t hosts : {1, 2}) {
       for (const std::size_t bytes : {std::size_t{0}, std::size_t{1} << 20, kAnySize}) {
         CHECK(choose_algorithm(kind, 2, hosts, bytes) != Algorithm::kLocalCopy);

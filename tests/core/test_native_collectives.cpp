@@ -8,9 +8,9 @@
 #include "testing.h"
 
 using namespace hvd;
+using hvd::testing::Hosts;
 using hvd::testing::layouts;
 using hvd::testing::name_of_layout;
-using hvd::testing::Hosts;
 using hvd::testing::World;
 
 namespace {
@@ -21,19 +21,32 @@ using Bytes = std::vector<std::byte>;
 double value_of(Rank rank, std::size_t i) { return static_cast<double>((i * 7 + rank * 3) % 5); }
 
 void put(DataType dtype, std::byte* at, std::size_t i, double value) {
-  const auto store = [&](auto typed) { std::memcpy(at + i * sizeof(typed), &typed, sizeof(typed)); };
+  const auto store = [&](auto typed) {
+    std::memcpy(at + i * sizeof(typed), &typed, sizeof(typed));
+  };
   switch (dtype) {
-    case DataType::kUint8: return store(static_cast<std::uint8_t>(value));
-    case DataType::kInt8: return store(static_cast<std::int8_t>(value));
-    case DataType::kUint16: return store(static_cast<std::uint16_t>(value));
-    case DataType::kInt16: return store(static_cast<std::int16_t>(value));
-    case DataType::kInt32: return store(static_cast<std::int32_t>(value));
-    case DataType::kInt64: return store(static_cast<std::int64_t>(value));
-    case DataType::kFloat16: return store(float_to_float16(static_cast<float>(value)));
-    case DataType::kBfloat16: return store(float_to_bfloat16(static_cast<float>(value)));
-    case DataType::kFloat32: return store(static_cast<float>(value));
-    case DataType::kFloat64: return store(value);
-    case DataType::kBool: return store(static_cast<std::uint8_t>(value != 0));
+    case DataType::kUint8:
+      return store(static_cast<std::uint8_t>(value));
+    case DataType::kInt8:
+      return store(static_cast<std::int8_t>(value));
+    case DataType::kUint16:
+      return store(static_cast<std::uint16_t>(value));
+    case DataType::kInt16:
+      return store(static_cast<std::int16_t>(value));
+    case DataType::kInt32:
+      return store(static_cast<std::int32_t>(value));
+    case DataType::kInt64:
+      return store(static_cast<std::int64_t>(value));
+    case DataType::kFloat16:
+      return store(float_to_float16(static_cast<float>(value)));
+    case DataType::kBfloat16:
+      return store(float_to_bfloat16(static_cast<float>(value)));
+    case DataType::kFloat32:
+      return store(static_cast<float>(value));
+    case DataType::kFloat64:
+      return store(value);
+    case DataType::kBool:
+      return store(static_cast<std::uint8_t>(value != 0));
     case DataType::kComplex64: {
       const float parts[2] = {static_cast<float>(value), static_cast<float>(-value)};
       std::memcpy(at + i * 8, parts, 8);
@@ -77,8 +90,9 @@ Bytes input_of(DataType dtype, Rank rank, std::size_t count, std::size_t first =
   return bytes;
 }
 
-Bytes expected_bytes(ReduceOp op, DataType dtype, const std::vector<Rank>& members, std::size_t count,
-                     std::size_t first = 0, const std::vector<Rank>& joined = {}) {
+Bytes expected_bytes(ReduceOp op, DataType dtype, const std::vector<Rank>& members,
+                     std::size_t count, std::size_t first = 0,
+                     const std::vector<Rank>& joined = {}) {
   Bytes bytes(count * size_of(dtype));
   for (std::size_t i = 0; i < count; ++i) {
     put(dtype, bytes.data(), i, expected_of(op, dtype, members, first + i, joined));
@@ -102,7 +116,8 @@ struct Case {
   }
 };
 
-Work new_work(Collective kind, DataType dtype, std::uint64_t sequence, const std::vector<Rank>& members) {
+Work new_work(Collective kind, DataType dtype, std::uint64_t sequence,
+              const std::vector<Rank>& members) {
   Work work;
   work.kind = kind;
   work.dtype = dtype;
@@ -119,7 +134,8 @@ std::string failed_on(Rank rank, const Status& status) {
 
 // Allreduce of fused tensors of the given lengths on all ranks; how many ranks were right.
 int allreduce_right(World& world, const std::vector<Rank>& members, DataType dtype, ReduceOp op,
-                    const std::vector<std::size_t>& lengths, bool in_place, std::uint64_t sequence) {
+                    const std::vector<std::size_t>& lengths, bool in_place,
+                    std::uint64_t sequence) {
   std::atomic<int> right{0};
   world.run(members, [&](Rank rank) {
     Work work = new_work(Collective::kAllreduce, dtype, sequence, members);
@@ -161,7 +177,8 @@ TEST_CASE("allreduce gives the same right result on every layout, for every dtyp
     std::uint64_t sequence = 0;
     for (int d = 0; d < kDataTypeCount; ++d) {
       const auto dtype = static_cast<DataType>(d);
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      for (const ReduceOp op :
+           {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
         if (!supports(op, dtype)) continue;
         for (const std::size_t count : {1, 77, 3001}) {
           const bool in_place = count == 77;
@@ -176,8 +193,12 @@ TEST_CASE("allreduce gives the same right result on every layout, for every dtyp
 }
 
 TEST_CASE("allreduce of large and of fused tensors, empty ones among them") {
-  const std::vector<std::vector<std::size_t>> fused{
-      {0}, {}, {40001}, {0, 1, 0, 2, 3, 0}, {5000, 1, 0, 17, 12345, 64}, std::vector<std::size_t>(200, 3)};
+  const std::vector<std::vector<std::size_t>> fused{{0},
+                                                    {},
+                                                    {40001},
+                                                    {0, 1, 0, 2, 3, 0},
+                                                    {5000, 1, 0, 17, 12345, 64},
+                                                    std::vector<std::size_t>(200, 3)};
   for (const auto& hosts : layouts()) {
     World world(hosts);
     const std::vector<Rank> members = world.all();
@@ -185,8 +206,8 @@ TEST_CASE("allreduce of large and of fused tensors, empty ones among them") {
     for (const auto& lengths : fused) {
       for (const DataType dtype : {DataType::kFloat32, DataType::kInt8, DataType::kFloat16}) {
         for (const bool in_place : {false, true}) {
-          const int right = allreduce_right(world, members, dtype, ReduceOp::kSum, lengths, in_place,
-                                            ++sequence);
+          const int right =
+              allreduce_right(world, members, dtype, ReduceOp::kSum, lengths, in_place, ++sequence);
           CHECK_MESSAGE(right == world.size(), name_of_layout(hosts), ", ", lengths.size(),
                         " tensors: right on ", right, " ranks");
         }
@@ -200,8 +221,8 @@ TEST_CASE("factors are applied once each, whatever the layout") {
     World world(hosts);
     const std::vector<Rank> members = world.all();
     std::uint64_t sequence = 0;
-    for (const DataType dtype : {DataType::kFloat32, DataType::kInt64, DataType::kBfloat16,
-                                 DataType::kComplex64}) {
+    for (const DataType dtype :
+         {DataType::kFloat32, DataType::kInt64, DataType::kBfloat16, DataType::kComplex64}) {
       for (const std::size_t count : {3, 50000}) {
         ++sequence;
         std::atomic<int> right{0};
@@ -220,7 +241,8 @@ TEST_CASE("factors are applied once each, whatever the layout") {
             right.fetch_add(1);
           }
         });
-        CHECK_MESSAGE(right == world.size(), name_of_layout(hosts), " ", name_of(dtype), " ", count);
+        CHECK_MESSAGE(right == world.size(), name_of_layout(hosts), " ", name_of(dtype), " ",
+                      count);
       }
     }
   }
@@ -326,7 +348,8 @@ TEST_CASE("broadcast brings the root's values to everybody, in place and out of 
           const Bytes expected = input_of(work.dtype, root, count);
           if (status.is_ok() && (in_place ? input : output) == expected) right.fetch_add(1);
         });
-        CHECK_MESSAGE(right == world.size(), name_of_layout(hosts), " root ", root, " count ", count);
+        CHECK_MESSAGE(right == world.size(), name_of_layout(hosts), " root ", root, " count ",
+                      count);
       }
     }
   }
@@ -407,8 +430,8 @@ TEST_CASE("reducescatter gives the first ranks one more row and equals a slice o
           const std::int64_t all = rows + static_cast<std::int64_t>(t), size = world.size();
           const std::int64_t begin = rank * (all / size) + std::min<std::int64_t>(rank, all % size);
           const std::int64_t count = all / size + (rank < all % size ? 1 : 0);
-          ok &= c.outputs[t] == expected_bytes(ReduceOp::kSum, c.work.dtype, members, count * 2,
-                                               t + begin * 2);
+          ok &= c.outputs[t] ==
+                expected_bytes(ReduceOp::kSum, c.work.dtype, members, count * 2, t + begin * 2);
           ok &= c.work.tensors[t].output_shape == Shape{count, 2};
         }
         if (ok) right.fetch_add(1);
@@ -421,9 +444,11 @@ TEST_CASE("reducescatter gives the first ranks one more row and equals a slice o
 TEST_CASE("a random sequence of works over overlapping process sets never blocks or mixes up") {
   const std::vector<Hosts> worlds{{{0, 1, 2, 3}}, {{0, 1}, {2, 3}}};
   for (const auto& hosts : worlds) {
-    for (const std::chrono::nanoseconds spin : {std::chrono::nanoseconds(0), std::chrono::nanoseconds(20000)}) {
+    for (const std::chrono::nanoseconds spin :
+         {std::chrono::nanoseconds(0), std::chrono::nanoseconds(20000)}) {
       World world(hosts, World::small_config(), spin);
-      const std::vector<std::vector<Rank>> sets{{0, 1, 2, 3}, {0, 1}, {1, 2}, {0, 2, 3}, {3}, {1, 3}};
+      const std::vector<std::vector<Rank>> sets{{0, 1, 2, 3}, {0, 1}, {1, 2},
+                                                {0, 2, 3},    {3},    {1, 3}};
       struct Step {
         std::size_t set;
         std::size_t count;

@@ -50,8 +50,8 @@ class Program {
   // Every rank gets its blocks in an order of its own; those that must come last stay last.
   void shuffle() {
     for (std::size_t r = 0; r < size(); ++r) {
-      const bool keep_last = !blocks_[r].empty() && blocks_[r].back().front().request.kind ==
-                                                        Collective::kJoin;
+      const bool keep_last =
+          !blocks_[r].empty() && blocks_[r].back().front().request.kind == Collective::kJoin;
       std::shuffle(blocks_[r].begin(), blocks_[r].end() - (keep_last ? 1 : 0), random_);
       auto& round = simulation_.rank(r).rounds.emplace_back();
       for (auto& block : blocks_[r]) round.insert(round.end(), block.begin(), block.end());
@@ -122,8 +122,8 @@ class Program {
   void join_round() {
     for (const char* name : {"a", "b", "c", "d"}) {
       Request request = random_request(name);
-      const bool data_only = request.kind != Collective::kAllreduce &&
-                             request.kind != Collective::kBarrier;
+      const bool data_only =
+          request.kind != Collective::kAllreduce && request.kind != Collective::kBarrier;
       for (std::size_t r = 0; r < size(); ++r) {
         if (below(3) == 0) continue;
         add(r, {{request, -1, data_only ? Ending::kEither : Ending::kExecuted}});
@@ -140,6 +140,8 @@ class Program {
 
   void add_set(std::size_t slot) {
     if (size() < 2) return;
+    if (members_.size() <= slot) members_.resize(slot + 1);
+    members_[slot].clear();
     std::vector<std::size_t> chosen;
     do {
       chosen.clear();
@@ -148,7 +150,6 @@ class Program {
       }
     } while (chosen.empty() || chosen.size() == size() ||
              std::count(members_.begin(), members_.end(), chosen) > 0);
-    if (members_.size() <= slot) members_.resize(slot + 1);
     members_[slot] = chosen;
     Request request = make_request(Collective::kAddProcessSet, "add", {});
     request.cacheable = false;
@@ -183,8 +184,8 @@ class Program {
 
   Simulation& simulation_;
   std::mt19937_64 random_;
-  std::vector<std::vector<std::size_t>> members_;               // of each slot
-  std::vector<std::vector<std::vector<Step>>> blocks_;          // of this round, by rank
+  std::vector<std::vector<std::size_t>> members_;       // of each slot
+  std::vector<std::vector<std::vector<Step>>> blocks_;  // of this round, by rank
 };
 
 std::vector<Rank> random_tree(std::mt19937_64& random) {
@@ -246,5 +247,5 @@ void run_schedule(std::uint64_t seed) {
 }  // namespace
 
 TEST_CASE("thousands of random schedules end well") {
-  for (std::uint64_t seed = 0; seed < 3000; ++seed) run_schedule(seed);
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) run_schedule(seed);
 }

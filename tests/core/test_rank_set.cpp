@@ -1,11 +1,10 @@
 // RankSet against std::set as the reference.
-#include "wire/rank_set.h"
-
 #include <algorithm>
 #include <random>
 #include <set>
 
 #include "testing.h"
+#include "wire/rank_set.h"
 
 using namespace hvd;
 
@@ -62,7 +61,8 @@ TEST_CASE("set algebra agrees with the reference") {
     REQUIRE(is_canonical(rest));
     REQUIRE(of(a).intersects(of(b)) == !common.empty());
     REQUIRE(of(a).contains_all(of(b)) == (common.size() == b.size()));
-    REQUIRE(of(a).contains_all(std::vector<Rank>(b.begin(), b.end())) == (common.size() == b.size()));
+    REQUIRE(of(a).contains_all(std::vector<Rank>(b.begin(), b.end())) ==
+            (common.size() == b.size()));
     REQUIRE(of(a).size() == static_cast<Rank>(a.size()));
     for (Rank r = -1; r < 17; ++r) REQUIRE(of(a).contains(r) == a.contains(r));
   }

@@ -1,6 +1,5 @@
 // The replica: ids from the log, signatures, process sets.
 #include "engine/replica.h"
-
 #include "testing.h"
 
 using namespace hvd;
@@ -42,7 +41,8 @@ TEST_CASE("an id stands for exactly the request that the log gave it to") {
   CHECK_FALSE(replica.find(other).has_value());
 }
 
-TEST_CASE("the root of a broadcast belongs to its signature, the rows of allgather and alltoall not") {
+TEST_CASE(
+    "the root of a broadcast belongs to its signature, the rows of allgather and alltoall not") {
   Replica replica(4);
   Request broadcast = allreduce("b");
   broadcast.kind = Collective::kBroadcast;

@@ -1,6 +1,5 @@
 // Stall reports: when, in what words, and the end of the job.
 #include "engine/stall.h"
-
 #include "negotiation_world.h"
 #include "testing.h"
 
@@ -27,7 +26,8 @@ TEST_CASE("a stalled tensor is reported once, with the missing ranks") {
   CHECK_FALSE(root.coordinator.take_stall_warning(root.now).has_value());
   root.now += 1s;
   CHECK(root.coordinator.take_stall_warning(root.now) ==
-        "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks "
+        "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of "
+        "ranks "
         "and are waiting for remainder of ranks for more than 60 seconds. This may indicate that "
         "different ranks are trying to submit different tensors or that only subset of ranks is "
         "submitting tensors, which will cause deadlock. \nMissing ranks:\n1: [a]\n3: [a, b]\n");
@@ -65,7 +65,8 @@ TEST_CASE("a tensor that stalls, executes and stalls again is reported again") {
 
 TEST_CASE("long lists are cut") {
   Root root(100, stalling(1, 0));
-  for (int i = 0; i < 20; ++i) root.announce({0}, allreduce("t" + std::to_string(i)));
+  for (int i = 0; i < 20; ++i)
+    root.announce({0}, allreduce(std::string("t").append(std::to_string(i))));
   root.now += 1s;
   const std::string text = root.coordinator.take_stall_warning(root.now).value_or("");
   CHECK(text.find("1: [t0, t1, t2, t3, t4 ...]\n") != std::string::npos);
@@ -85,9 +86,10 @@ TEST_CASE("past the shutdown time the job ends and the culprits are marked") {
   CHECK(root.take().empty());
   root.now += 1ms;
   CHECK(root.text_of_entries(root.take()) == "shutdown");
-  CHECK(std::get<ShutdownEntry>(root.log.back()).text ==
-        "One or more rank (marked by \"!\") is stalled for longer than 2.5 seconds. Will shutdown.\n"
-        "Missing ranks:\n1!: [a]\n2!: [a, b]\n");
+  CHECK(
+      std::get<ShutdownEntry>(root.log.back()).text ==
+      "One or more rank (marked by \"!\") is stalled for longer than 2.5 seconds. Will shutdown.\n"
+      "Missing ranks:\n1!: [a]\n2!: [a, b]\n");
 }
 
 TEST_CASE("the stall check can be turned off") {

@@ -48,9 +48,11 @@ TEST_CASE("a single slow sample changes nothing") {
   CHECK(policy.best(kWork) == Store::kOrdinary);
 }
 
-TEST_CASE("works of different sizes are judged apart, and a follower does as it is told") {
+TEST_CASE("works of different sizes are judged apart; new sizes start from what was found last") {
   StorePolicy policy;
+  policy.follow(64 << 10, Store::kOrdinary);
   policy.follow(kWork, Store::kStreaming);
   CHECK(policy.choose(kWork) == Store::kStreaming);
   CHECK(policy.choose(64 << 10) == Store::kOrdinary);
+  CHECK(policy.best(1 << 20) == Store::kStreaming);
 }

@@ -94,7 +94,9 @@ def test_options_that_change_no_result(options):
 
 
 def test_sum_adds_gradients_of_all_ranks():
-    make = lambda p: torch.optim.SGD(p, lr=0.02)
+    def make(p):
+        return torch.optim.SGD(p, lr=0.02)
+
     ours = train_together(make, steps=3, op=hvd.Sum)
     assert_same_parameters(ours, train_alone(make, steps=3, summed=True))
 
@@ -172,7 +174,9 @@ def heads_loss(model, rank, step):
 
 @pytest.mark.parametrize("groups", [None, 1, 3])
 def test_parameters_without_gradient_on_some_ranks_count_as_zero(groups):
-    make = lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1)
+    def make(p):
+        return torch.optim.SGD(p, lr=0.1, weight_decay=0.1)
+
     ours = train_together(make, steps=5, model=TwoHeads(), loss=heads_loss, groups=groups)
     if hvd.size() == 1:
         pytest.skip("one rank sends no zeros")
@@ -202,7 +206,9 @@ def test_a_parameter_that_no_rank_ever_uses_keeps_no_gradient():
 @several_ranks
 def test_one_warning_for_step_after_synchronize_and_no_second_reduction():
     model = small_model()
-    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), op=hvd.Sum)
+    optimizer = hvd.DistributedOptimizer(
+        sgd(model.parameters()), model.named_parameters(), op=hvd.Sum
+    )
     loss_of(model, hvd.rank(), 0).backward()
     optimizer.synchronize()
     before = [parameter.grad.clone() for parameter in model.parameters()]
@@ -269,7 +275,10 @@ def test_assertions_for_zero_grad_in_flight_and_excess_backward_passes():
         optimizer.zero_grad()
     with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
         loss_of(model, hvd.rank(), 1).backward()
-    with pytest.raises(AssertionError, match="call optimizer.synchronize"), optimizer.skip_synchronize():
+    with (
+        pytest.raises(AssertionError, match=r"call optimizer\.synchronize"),
+        optimizer.skip_synchronize(),
+    ):
         optimizer.step()
     optimizer.synchronize()
     step_once(model, optimizer, 2)
@@ -352,14 +361,17 @@ def test_step_hooks_run_once_and_see_reduced_gradients():
 
 def test_state_dict_round_trip_and_load_into_a_plain_optimizer():
     model, other, plain_model = small_model(), small_model(), small_model()
-    make = lambda m: torch.optim.Adam(m.parameters(), lr=0.1)
+
+    def make(m):
+        return torch.optim.Adam(m.parameters(), lr=0.1)
+
     optimizer = hvd.DistributedOptimizer(make(model), model.named_parameters())
     step_once(model, optimizer)
     second = hvd.DistributedOptimizer(make(other), other.named_parameters())
-    second.load_state_dict(optimizer.state_dict())
+    second.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     other.load_state_dict(model.state_dict())
     plain = make(plain_model)
-    plain.load_state_dict(optimizer.state_dict())
+    plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert len(plain.state) == len(list(model.parameters()))
     step_once(model, optimizer, 1)
     step_once(other, second, 1)
@@ -378,7 +390,7 @@ def test_deepcopy_and_pickle_go_on_training(groups):
     torch.save((model, optimizer), buffer)
     buffer.seek(0)
     loaded_model, loaded = torch.load(buffer, weights_only=False)
-    for some_model, some in ((copied_model, copied), (loaded_model, loaded)):
+    for _some_model, some in ((copied_model, copied), (loaded_model, loaded)):
         assert isinstance(some, torch.optim.Adam)
         assert list(some._parameter_names.values()) == list(optimizer._parameter_names.values())
     for step in (1, 2):
@@ -468,7 +480,10 @@ def test_two_optimizers_with_equal_names_train_at_the_same_time():
 def gan_losses(generator, discriminator, rank, step):
     """Yields the losses of the usual three backward passes: D real, D fake, G."""
     noise, real = batch_of(rank, step)[0], batch_of(rank, step + 50)[0]
-    score = lambda inputs: torch.tanh(discriminator(inputs)).mean()
+
+    def score(inputs):
+        return torch.tanh(discriminator(inputs)).mean()
+
     yield "D", lambda: (score(real) - 1).square()
     yield "D", lambda: (score(generator(noise).detach()) + 1).square()
     yield "G", lambda: (score(generator(noise)) - 1).square()
@@ -485,7 +500,9 @@ def test_a_gan_whose_generator_pass_reaches_the_discriminator(clear):
     generator, discriminator = gan_models()
     # G's pass may also complete a window of D, so the window is the largest number of passes.
     opt_d = hvd.DistributedOptimizer(
-        sgd(discriminator.parameters()), discriminator.named_parameters(), backward_passes_per_step=3
+        sgd(discriminator.parameters()),
+        discriminator.named_parameters(),
+        backward_passes_per_step=3,
     )
     opt_g = hvd.DistributedOptimizer(sgd(generator.parameters()), generator.named_parameters())
     for step in range(4):
@@ -524,7 +541,9 @@ def train_gan_alone(steps):
 def test_a_gan_with_one_pass_per_step_and_gradients_thrown_away_by_the_module():
     """With one pass per step G's pass starts a reduction in D, which module.zero_grad discards."""
     generator, discriminator = gan_models()
-    opt_d = hvd.DistributedOptimizer(sgd(discriminator.parameters()), discriminator.named_parameters())
+    opt_d = hvd.DistributedOptimizer(
+        sgd(discriminator.parameters()), discriminator.named_parameters()
+    )
     opt_g = hvd.DistributedOptimizer(sgd(generator.parameters()), generator.named_parameters())
     for step in range(4):
         losses = [loss for _, loss in gan_losses(generator, discriminator, hvd.rank(), step)]
@@ -543,9 +562,14 @@ def test_two_optimizers_that_share_a_parameter_reduce_it_once():
     torch.manual_seed(0)
     shared, heads = nn.Linear(6, 3).double(), [nn.Linear(3, 1).double() for _ in range(2)]
     reference_shared, reference_heads = copy.deepcopy((shared, heads))
-    group = lambda body, head: [*body.parameters(), *head.parameters()]
-    ours = [hvd.DistributedOptimizer(torch.optim.SGD(group(shared, head), lr=0.1), op=hvd.Sum)
-            for head in heads]
+
+    def group(body, head):
+        return [*body.parameters(), *head.parameters()]
+
+    ours = [
+        hvd.DistributedOptimizer(torch.optim.SGD(group(shared, head), lr=0.1), op=hvd.Sum)
+        for head in heads
+    ]
     alone = [torch.optim.SGD(group(reference_shared, head), lr=0.1) for head in reference_heads]
 
     def loss(body, head, rank, step):
@@ -579,7 +603,8 @@ def test_two_optimizers_that_share_a_parameter_reduce_it_once():
 def test_wrapping_the_same_parameters_again_takes_them_over():
     model = small_model()
     kept = [
-        hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters()) for _ in range(3)
+        hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        for _ in range(3)
     ]
     reference = train_alone(sgd, steps=2)
     for step in range(2):
@@ -646,8 +671,10 @@ def test_channels_last_gradients(layouts):
         model = model.to(memory_format=torch.channels_last)
     optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
     alone = sgd(reference.parameters())
-    images = [torch.randn(2, 3, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(q))
-              for q in range(hvd.size())]
+    images = [
+        torch.randn(2, 3, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(q))
+        for q in range(hvd.size())
+    ]
     weights = torch.arange(2 * 3 * 4 * 4, dtype=torch.float64).reshape(2, 3, 4, 4)
     for _ in range(3):
         optimizer.zero_grad()
@@ -668,7 +695,9 @@ def test_a_process_set_trains_apart_and_others_go_their_own_way():
     members = hvd.add_process_set([0, 1]) if hvd.size() > 2 else hvd.global_process_set
     model, reference = small_model(), small_model()
     optimizer = hvd.DistributedOptimizer(
-        sgd(model.parameters()), model.named_parameters(), process_set=members,
+        sgd(model.parameters()),
+        model.named_parameters(),
+        process_set=members,
         gradient_predivide_factor=2.0,
     )
     alone = sgd(reference.parameters())

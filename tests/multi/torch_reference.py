@@ -46,6 +46,7 @@ def train_alone(
     model = small_model() if model is None else model
     optimizer = make(model.parameters())
     for step in range(steps):
+
         def closure(step: int = step) -> Tensor:
             optimizer.zero_grad()
             total = torch.zeros((), dtype=torch.float64)
@@ -82,6 +83,7 @@ def train_together(
         **options,
     )
     for step in range(steps):
+
         def closure(step: int = step) -> Tensor:
             optimizer.zero_grad()
             total = torch.zeros((), dtype=torch.float64)
@@ -102,8 +104,9 @@ def train_together(
 def assert_same_parameters(ours: nn.Module, reference: nn.Module, **tolerances: Any) -> None:
     """Compares with the reference, and bit for bit with the other ranks."""
     for (name, mine), theirs in zip(ours.named_parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(mine.data, theirs.data, msg=lambda m, n=name: f"{n}: {m}",
-                                   **tolerances)
+        torch.testing.assert_close(
+            mine.data, theirs.data, msg=lambda m, n=name: f"{n}: {m}", **tolerances
+        )
         everywhere = hvd.allgather(mine.data[None].contiguous())
         for other in everywhere:
             assert torch.equal(other, mine.data), f"{name} differs between ranks"

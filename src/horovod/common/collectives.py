@@ -44,6 +44,7 @@ __all__ = [
     "Sum",
     "barrier",
     "check_splits",
+    "count_refusal",
     "join",
     "poll",
     "resolve_op",
@@ -91,23 +92,45 @@ REDUCESCATTER_OPS_TEXT = "Reducescatter currently only supports AVERAGE and SUM.
 # --- the caller's arguments --------------------------------------------------------------------
 
 
-def resolve_op(average: bool | None, op: ReduceOp | int | None, stacklevel: int = 3) -> ReduceOp:
+def count_refusal(name: str | None, process_set: ProcessSet | None) -> None:
+    """Counts a call that is refused before `submit`, as `submit` counts those that it refuses.
+
+    Generated names come from the number of unnamed calls; a call that fails on one rank alone must
+    not put that rank out of step with the others.
+    """
+    if process_set is not None and not name:
+        next(process_set.numbers)
+
+
+def resolve_op(
+    average: bool | None,
+    op: ReduceOp | int | None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    stacklevel: int = 3,
+) -> ReduceOp:
     """Returns the operator that the parameters `average` (old) and `op` ask for; default Average.
 
     Args:
         average: True for Average, False for Sum, None when not given.
         op: one of Average, Sum, Min, Max, Product, None when not given.
+        name: of the call that asks.
+        process_set: of the call that asks; a refusal is counted there.
         stacklevel: frames between the user's call and this one, for the warning.
 
     Raises:
         ValueError: both were given, or `op` is no operator.
     """
     if op is not None:
-        if average is not None:
-            raise ValueError(
-                "The op parameter supersedes average. Please provide only one of them."
-            )
-        return _as_op(op)
+        try:
+            if average is not None:
+                raise ValueError(
+                    "The op parameter supersedes average. Please provide only one of them."
+                )
+            return _as_op(op)
+        except ValueError:
+            count_refusal(name, process_set)
+            raise
     if average is None:
         return Average
     warnings.warn(
@@ -129,16 +152,23 @@ def _as_op(op: ReduceOp | int) -> ReduceOp:
         ) from None
 
 
-def check_splits(dimensions: int, is_int32: bool) -> None:
+def check_splits(
+    dimensions: int,
+    is_int32: bool,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> None:
     """Checks what a door knows of the splits of alltoall; the rest is checked by `submit`.
 
     Raises:
         ValueError: the splits are not one-dimensional or not 32-bit integers.
     """
+    if dimensions == 1 and is_int32:
+        return
+    count_refusal(name, process_set)
     if dimensions != 1:
         raise ValueError("alltoall expects a 1D splits tensor")
-    if not is_int32:
-        raise ValueError("alltoall expects splits to contain 32-bit integer elements.")
+    raise ValueError("alltoall expects splits to contain 32-bit integer elements.")
 
 
 def _members(kind: Collective, process_set: ProcessSet) -> engine.RegisteredSet:

@@ -25,6 +25,7 @@ from horovod.numpy.tensors import (
     Array,
     as_array,
     describe,
+    describe_all,
     from_output,
     gathered,
     like,
@@ -96,7 +97,7 @@ def _allreduce(
     urgent: bool,
 ) -> int:
     """Submits; the handle yields the reduced arrays, or `targets` after they were written to."""
-    inputs = [describe(array) for array in arrays]
+    inputs = describe_all(arrays, name, process_set)
     results = arrays if targets is not None else [like(array) for array in arrays]
     outputs = inputs if targets is not None else [describe(result) for result in results]
 
@@ -149,7 +150,7 @@ def allreduce(
         A new array of the same shape and dtype.
     """
     compressed, context = compression.compress(tensor)
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     handle = _allreduce(
         [as_array(compressed)],
         None,
@@ -182,7 +183,7 @@ def allreduce_async(
         [as_array(tensor)],
         None,
         name,
-        resolve_op(average, op),
+        resolve_op(average, op, name, process_set),
         prescale_factor,
         postscale_factor,
         process_set,
@@ -201,7 +202,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Like `allreduce`, in place. Returns the same array object."""
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     handle = _allreduce(
         [as_array(writable_target(tensor))],
         [tensor],
@@ -231,7 +232,7 @@ def allreduce_async_(
         [as_array(writable_target(tensor))],
         [tensor],
         name,
-        resolve_op(average, op),
+        resolve_op(average, op, name, process_set),
         prescale_factor,
         postscale_factor,
         process_set,
@@ -255,7 +256,7 @@ def grouped_allreduce(
     Arguments as those of `allreduce`; returns new arrays in the order of the inputs.
     """
     pairs = [compression.compress(tensor) for tensor in tensors]
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     handle = _allreduce(
         [as_array(compressed) for compressed, _ in pairs],
         None,
@@ -285,7 +286,7 @@ def grouped_allreduce_async(
         [as_array(tensor) for tensor in tensors],
         None,
         name,
-        resolve_op(average, op),
+        resolve_op(average, op, name, process_set),
         prescale_factor,
         postscale_factor,
         process_set,
@@ -304,7 +305,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """Like `grouped_allreduce`, in place. Returns the same array objects."""
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     handle = _allreduce(
         [as_array(writable_target(tensor)) for tensor in tensors],
         tensors,
@@ -334,7 +335,7 @@ def grouped_allreduce_async_(
         [as_array(writable_target(tensor)) for tensor in tensors],
         tensors,
         name,
-        resolve_op(average, op),
+        resolve_op(average, op, name, process_set),
         prescale_factor,
         postscale_factor,
         process_set,
@@ -356,7 +357,7 @@ def _allgather(
     to_arrays = gathered(arrays)
     return collectives.submit(
         Collective.ALLGATHER,
-        [describe(array) for array in arrays],
+        describe_all(arrays, name, process_set),
         None,
         name=name,
         grouped=grouped,
@@ -422,7 +423,7 @@ def _broadcast(
     process_set: ProcessSet,
     urgent: bool,
 ) -> int:
-    source = describe(array)
+    (source,) = describe_all([array], name, process_set)
     result = array if target is not None else like(array)
 
     def finish(_: list[Output]) -> Array:
@@ -509,7 +510,8 @@ def _alltoall(
     if splits is not None:
         checked = np.asarray(splits)
         is_plain_list = isinstance(splits, (list, tuple)) and checked.dtype.kind in "iu"
-        collectives.check_splits(checked.ndim, is_plain_list or checked.dtype == np.int32)
+        is_int32 = is_plain_list or checked.dtype == np.int32
+        collectives.check_splits(checked.ndim, is_int32, name, process_set)
         rows = checked.tolist()
 
     def finish(outputs: list[Output]) -> tuple[Array, Array]:
@@ -518,7 +520,7 @@ def _alltoall(
 
     return collectives.submit(
         Collective.ALLTOALL,
-        (describe(array),),
+        describe_all([array], name, process_set),
         None,
         name=name,
         splits=rows,
@@ -578,7 +580,7 @@ def _reducescatter(
     to_arrays = gathered(arrays)
     return collectives.submit(
         Collective.REDUCESCATTER,
-        [describe(array) for array in arrays],
+        describe_all(arrays, name, process_set),
         None,
         name=name,
         grouped=grouped,

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from horovod.common.collectives import HostTensor, Output
+from horovod.common.collectives import HostTensor, Output, count_refusal
 from horovod.common.dtypes import DataType
+from horovod.common.process_sets import ProcessSet
 
 Array = NDArray[Any]
 
@@ -64,6 +65,17 @@ def _pointer(array: Array) -> int:
 def describe(array: Array) -> HostTensor:
     """Describes a C-contiguous array, which the caller keeps alive."""
     return HostTensor(_pointer(array), dtype_of(array), array.shape)
+
+
+def describe_all(
+    arrays: Sequence[Array], name: str | None, process_set: ProcessSet
+) -> list[HostTensor]:
+    """Describes the arrays of one call; a refusal counts as a submission, as `submit`'s do."""
+    try:
+        return [describe(array) for array in arrays]
+    except ValueError:
+        count_refusal(name, process_set)
+        raise
 
 
 def like(array: Array) -> Array:

@@ -59,7 +59,7 @@ class HorovodAllreduce(torch.autograd.Function):
         postscale_factor: float,
         process_set: ProcessSet,
     ) -> Tensor:
-        resolved = resolve_op(average, op)
+        resolved = resolve_op(average, op, name, process_set)
         ctx.rule = (resolved, prescale_factor, postscale_factor, process_set)
         handle = submission.allreduce(tensor, name, *ctx.rule, urgent=True)
         result: Tensor = wait(handle)
@@ -85,7 +85,7 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
         process_set: ProcessSet,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        resolved = resolve_op(average, op)
+        resolved = resolve_op(average, op, name, process_set)
         ctx.rule = (resolved, prescale_factor, postscale_factor, process_set)
         handle = submission.grouped_allreduce(tensors, name, *ctx.rule, urgent=True)
         return tuple(wait(handle))

@@ -199,7 +199,8 @@ class SparseWork:
         self.advance()
         result = self.reduction.finish()
         if self.state.parameter.grad is self.state.submitted:
-            self.state.parameter.grad = result
+            # No rank used a row: as in one process, the optimizer shall skip this parameter.
+            self.state.parameter.grad = result if result._nnz() else None
         self.state.ready()
 
 

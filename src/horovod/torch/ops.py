@@ -115,7 +115,7 @@ def allreduce(
         A tensor of the shape, dtype, device and strides of `tensor`. Its gradient is the same
         reduction of the gradients.
     """
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     if compression is Compression.none:
         return _allreduce(tensor, name, resolved, prescale_factor, postscale_factor, process_set)
     sent, context = compression.compress(tensor)
@@ -157,7 +157,7 @@ def allreduce_async(
         return untraced.allreduce_async(
             tensor, average, name, op, prescale_factor, postscale_factor, process_set
         )
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     return submission.allreduce(
         tensor, name, resolved, prescale_factor, postscale_factor, process_set
     )
@@ -177,7 +177,7 @@ def allreduce_async_(
         return untraced.allreduce_async_(
             tensor, average, name, op, prescale_factor, postscale_factor, process_set
         )
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     return submission.allreduce(
         tensor, name, resolved, prescale_factor, postscale_factor, process_set, in_place=True
     )
@@ -193,7 +193,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Reduces a tensor in place and returns the same object; not differentiable."""
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     rule = (name, resolved, prescale_factor, postscale_factor, process_set)
     if _is_compiling():
         return tensor.copy_(compiled.allreduce(tensor.detach(), *rule))
@@ -212,7 +212,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Reduces several tensors as one atomic operation; see `allreduce`. Returns a list."""
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     rule = (resolved, prescale_factor, postscale_factor, process_set)
     pairs = [compression.compress(tensor) for tensor in tensors]
     sent = [pair[0] for pair in pairs]
@@ -243,7 +243,7 @@ def grouped_allreduce_async(
         return untraced.grouped_allreduce_async(
             tensors, average, name, op, prescale_factor, postscale_factor, process_set
         )
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     return submission.grouped_allreduce(
         tensors, name, resolved, prescale_factor, postscale_factor, process_set
     )
@@ -263,7 +263,7 @@ def grouped_allreduce_async_(
         return untraced.grouped_allreduce_async_(
             tensors, average, name, op, prescale_factor, postscale_factor, process_set
         )
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     return submission.grouped_allreduce(
         tensors, name, resolved, prescale_factor, postscale_factor, process_set, in_place=True
     )
@@ -279,7 +279,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Reduces several tensors in place as one atomic operation; returns the same objects."""
-    resolved = resolve_op(average, op)
+    resolved = resolve_op(average, op, name, process_set)
     rule = (name, resolved, prescale_factor, postscale_factor, process_set)
     if _is_compiling():
         results = compiled.grouped_allreduce([tensor.detach() for tensor in tensors], *rule)

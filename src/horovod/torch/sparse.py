@@ -20,11 +20,16 @@ def _check_op(op: ReduceOp) -> None:
         )
 
 
-def _averaged(values: Tensor, op: ReduceOp, process_set: ProcessSet) -> Tensor:
+def _averaged(tensor: Tensor, op: ReduceOp, process_set: ProcessSet) -> Tensor:
+    """Divides a sum by the number of ranks if `op` says so; integers towards zero, once summed."""
     if op != Average:
-        return values
-    exact = values.is_floating_point() or values.is_complex()
-    return torch.div(values, process_set.size() or 1, rounding_mode=None if exact else "trunc")
+        return tensor
+    size = process_set.size() or 1
+    if tensor.is_floating_point() or tensor.is_complex():
+        return tensor / size
+    summed = tensor.coalesce()
+    values = torch.div(summed.values(), size, rounding_mode="trunc")
+    return torch.sparse_coo_tensor(summed.indices(), values, summed.shape, is_coalesced=True)
 
 
 def sparse_allreduce_async(
@@ -53,9 +58,10 @@ def sparse_allreduce_async(
     values = submission.allgather([merged.values()], values_name, process_set)
 
     def handle() -> Tensor:
-        gathered_values = _averaged(submission.wait(values), op, process_set)
+        gathered_values: Tensor = submission.wait(values)
         gathered_indices: Tensor = submission.wait(indices)
-        return torch.sparse_coo_tensor(gathered_indices.t(), gathered_values, tensor.shape)
+        summed = torch.sparse_coo_tensor(gathered_indices.t(), gathered_values, tensor.shape)
+        return _averaged(summed, op, process_set)
 
     return handle
 
@@ -101,8 +107,8 @@ class SparseReduction:
         answer: Tensor = submission.wait(self._handle)
         shape, sparse_dim = self._tensor.shape, self._tensor.sparse_dim()
         if not self._dense:
-            values = _averaged(answer, self._op, self._process_set)
-            return torch.sparse_coo_tensor(self._indices, values, shape).coalesce()
+            summed = torch.sparse_coo_tensor(self._indices, answer, shape)
+            return _averaged(summed, self._op, self._process_set).coalesce()
         marks = torch.ones(self._indices.shape[1], device=answer.device)
         union = torch.sparse_coo_tensor(self._indices, marks, shape[:sparse_dim])
         rows = union.coalesce().indices()

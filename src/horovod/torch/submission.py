@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from horovod.common import collectives
-from horovod.common.collectives import Output, check_splits
+from horovod.common.collectives import Output, check_splits, count_refusal
 from horovod.common.dtypes import Collective, ReduceOp
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.tensors import (
@@ -26,13 +26,13 @@ from horovod.torch.tensors import (
 )
 
 
-def _hosted(tensors: Sequence[Tensor], process_set: ProcessSet) -> list[Tensor]:
+def _hosted(tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet) -> list[Tensor]:
     """Returns the tensors in host memory; a refusal counts as a submission, as `submit`'s do."""
     try:
         check_same_device(tensors)
-        return [on_host(tensor) for tensor in tensors]
+        return [on_host(tensor, name) for tensor in tensors]
     except (TypeError, ValueError, RuntimeError):
-        next(process_set.numbers)
+        count_refusal(name, process_set)
         raise
 
 
@@ -48,7 +48,7 @@ def allreduce(
     urgent: bool = False,
 ) -> int:
     """Submits one allreduce; the handle yields `tensor` itself or a new tensor of its strides."""
-    (wire,) = _hosted((tensor,), process_set)
+    (wire,) = _hosted((tensor,), name, process_set)
     if in_place:
         result, answer = tensor, wire
     else:
@@ -85,7 +85,7 @@ def grouped_allreduce(
     urgent: bool = False,
 ) -> int:
     """Submits a group that completes as one; the handle yields a list."""
-    wires = _hosted(tensors, process_set)
+    wires = _hosted(tensors, name, process_set)
     if in_place:
         pairs = list(zip(tensors, wires, strict=True))
     else:
@@ -139,7 +139,7 @@ def allgather(
     urgent: bool = False,
 ) -> int:
     """Submits one allgather, or a group of them; the handle yields a tensor or a list."""
-    wires = _hosted(tensors, process_set)
+    wires = _hosted(tensors, name, process_set)
     finish = _outputs_like(tensors)
     return collectives.submit(
         Collective.ALLGATHER,
@@ -164,7 +164,7 @@ def broadcast(
     urgent: bool = False,
 ) -> int:
     """Submits one broadcast; the handle yields `tensor` itself or a new tensor of its strides."""
-    (wire,) = _hosted((tensor,), process_set)
+    (wire,) = _hosted((tensor,), name, process_set)
     if in_place:
         result, answer = tensor, wire
     else:
@@ -187,15 +187,11 @@ def broadcast(
 
 
 def _split_list(
-    splits: Tensor | Sequence[int] | None, process_set: ProcessSet
+    splits: Tensor | Sequence[int] | None, name: str | None, process_set: ProcessSet
 ) -> Sequence[int] | None:
     if not isinstance(splits, Tensor):
         return splits
-    try:
-        check_splits(splits.dim(), splits.dtype == torch.int32)
-    except ValueError:
-        next(process_set.numbers)
-        raise
+    check_splits(splits.dim(), splits.dtype == torch.int32, name, process_set)
     counts: list[int] = splits.tolist()
     return counts
 
@@ -209,8 +205,8 @@ def alltoall(
     urgent: bool = False,
 ) -> int:
     """Submits one alltoall; the handle yields (output, received_splits)."""
-    (wire,) = _hosted((tensor,), process_set)
-    counts = _split_list(splits, process_set)
+    (wire,) = _hosted((tensor,), name, process_set)
+    counts = _split_list(splits, name, process_set)
     dtype, device = tensor.dtype, tensor.device
     splits_device = splits.device if isinstance(splits, Tensor) else torch.device("cpu")
 
@@ -243,7 +239,7 @@ def reducescatter(
     urgent: bool = False,
 ) -> int:
     """Submits one reducescatter, or a group of them; the handle yields a tensor or a list."""
-    wires = _hosted(tensors, process_set)
+    wires = _hosted(tensors, name, process_set)
     finish = _outputs_like(tensors)
     return collectives.submit(
         Collective.REDUCESCATTER,

@@ -35,8 +35,12 @@ DATA_TYPES: dict[torch.dtype, DataType] = {
 _increment_version = torch.autograd.graph.increment_version
 
 
-def on_host(tensor: Tensor) -> Tensor:
+def on_host(tensor: Tensor, name: str | None) -> Tensor:
     """Returns `tensor` itself when the engine can read it in place, else a contiguous host copy.
+
+    Args:
+        tensor: what the user passed.
+        name: of the operation, for messages.
 
     Raises:
         TypeError: not a torch tensor.
@@ -52,24 +56,30 @@ def on_host(tensor: Tensor) -> Tensor:
             and not tensor.is_conj()
         )
     except AttributeError:
-        raise TypeError(f"expected a torch.Tensor, got {type(tensor).__name__}") from None
-    return tensor if plain else _host_copy(tensor)
+        raise TypeError(
+            f"operation {name!r} expected a torch.Tensor, got {type(tensor).__name__}"
+        ) from None
+    return tensor if plain else _host_copy(tensor, name)
 
 
-def _host_copy(tensor: Tensor) -> Tensor:
+def _host_copy(tensor: Tensor, name: str | None) -> Tensor:
     if tensor.layout is not torch.strided:
         raise ValueError(
-            f"a tensor of layout {tensor.layout} and shape {list(tensor.shape)} cannot be sent; "
+            f"operation {name!r}: a tensor of layout {tensor.layout} and shape "
+            f"{list(tensor.shape)} cannot be sent; "
             "use hvd.sparse_allreduce_async, or tensor.to_dense()"
         )
     if tensor.dtype not in DATA_TYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DATA_TYPES)
         raise ValueError(
-            f"a tensor of dtype {tensor.dtype} and shape {list(tensor.shape)} cannot be sent; "
+            f"operation {name!r}: a tensor of dtype {tensor.dtype} and shape "
+            f"{list(tensor.shape)} cannot be sent; "
             f"supported dtypes: {known}"
         )
     if tensor.is_meta:
-        raise ValueError(f"a meta tensor of shape {list(tensor.shape)} has no values to send")
+        raise ValueError(
+            f"operation {name!r}: a meta tensor of shape {list(tensor.shape)} has no values to send"
+        )
     with torch.no_grad():
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
         return copy.copy_(tensor)
