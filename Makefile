@@ -14,7 +14,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 CORE_FILES := $(shell find core cmake CMakeLists.txt)
 CPP_FILES := $(shell find core tests/core -name '*.h' -o -name '*.cpp')
 PYTHON_DIRS := src tests tools $(wildcard benchmarks) $(wildcard examples)
-CONFIGURE := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHVD_BUILD_TESTS=ON
+SANITIZED := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+	-DCMAKE_BUILD_TYPE=Debug -DHVD_BUILD_TESTS=ON -DHVD_WARNINGS_AS_ERRORS=ON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -52,7 +53,7 @@ $(STAMPS)/demo: requirements/run.txt
 # Python files are used where they lie; only the compiled part has to be built again.
 $(STAMPS)/package: $(STAMPS)/build $(STAMPS)/run pyproject.toml $(CORE_FILES)
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-	  -Cbuild-dir=build/module --editable .
+	  -Cbuild-dir=build/module -Ccmake.define.HVD_BUILD_TESTS=ON --editable .
 	@touch $@
 
 build: $(STAMPS)/package
@@ -69,9 +70,9 @@ demo: $(STAMPS)/package $(STAMPS)/demo $(STAMPS)/demo-data
 
 # --- Tests ---------------------------------------------------------------------------------------
 
-core-tests: $(STAMPS)/build
-	@$(CONFIGURE) -B build/tests > build/tests.log 2>&1 || { cat build/tests.log; exit 1; }
-	@$(BIN)/cmake --build build/tests
+# In the build folder of the package, so that the core is compiled once.
+core-tests: build
+	@$(BIN)/cmake --build build/module --target core_tests
 
 test: build core-tests $(STAMPS)/test
 	$(PY) tools/run_tests.py
@@ -105,7 +106,7 @@ docs: build
 	$(PY) tools/make_docs.py
 
 core-asan: $(STAMPS)/build
-	$(CONFIGURE) -B build/asan -DCMAKE_BUILD_TYPE=Debug -DHVD_SANITIZE=address,undefined -DHVD_WARNINGS_AS_ERRORS=ON
+	$(SANITIZED) -B build/asan -DHVD_SANITIZE=address,undefined
 	$(BIN)/cmake --build build/asan
 	ASAN_OPTIONS=detect_stack_use_after_return=1 build/asan/tests/core/core_tests
 
@@ -113,10 +114,17 @@ fuzz-replay: core-asan
 	build/asan/tests/core/fuzz_codec tests/core/corpus/*
 
 core-tsan: $(STAMPS)/build
-	$(CONFIGURE) -B build/tsan -DCMAKE_BUILD_TYPE=Debug -DHVD_SANITIZE=thread
-	$(BIN)/cmake --build build/tsan
+	$(SANITIZED) -B build/tsan -DHVD_SANITIZE=thread
+	$(BIN)/cmake --build build/tsan --target core_tests
 	TSAN_OPTIONS=halt_on_error=1 build/tsan/tests/core/core_tests
 
+# --- Measurements --------------------------------------------------------------------------------
+
+# The MPI libraries to compare with are optional: one that can't be installed is left out.
+bench: $(STAMPS)/package $(STAMPS)/demo
+	$(PY) benchmarks/mpi_environments.py
+	$(PY) benchmarks $(BENCH_OPTIONS)
+
 clean:
-	rm -rf $(VENV) build dist data .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-bench build dist data benchmarks/results .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -78,7 +78,9 @@ def measure(group: Group, size: int, budget: float) -> float:
     """Seconds of one call: the median over calls of the mean over ranks."""
     estimate = run(group, size, iterations=2, warm_up=1)
     iterations = max(3, min(500, int(budget / max(estimate, 1e-6))))
-    return run(group, size, iterations, warm_up=min(iterations, 10))
+    # Ranks that wake up together may share a core at first; the scheduler needs some time to part them.
+    warm_up = max(1, min(500, int(budget / 4 / max(estimate, 1e-6))))
+    return run(group, size, iterations, warm_up)
 
 
 def run(group: Group, size: int, iterations: int, warm_up: int) -> float:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import platform
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -113,6 +116,8 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 
 def new_report(benchmark: str, args: argparse.Namespace) -> Report:
     """A report for the parsed options; prints the heading and the machine."""
+    # A benchmark that is told to stop must end the workers that it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     facts = machine_facts()
     print(f"# {benchmark}\n\n{'; '.join(f'{k} {v}' for k, v in facts.items())}", flush=True)
     return Report(benchmark, vars(args))
@@ -234,7 +239,9 @@ def compile_ping_pong() -> Path | None:
     """The built program, or None (said on stderr) where there is no compiler or only one core."""
     if len(os.sched_getaffinity(0)) < 2:
         return None
-    program = Path(tempfile.mkdtemp(prefix="horovod-bench-")) / "ping_pong"
+    folder = Path(tempfile.mkdtemp(prefix="horovod-bench-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    program = folder / "ping_pong"
     compiler = os.environ.get("CXX", "c++")
     command = [compiler, "-O2", "-std=c++20", "-pthread", str(FOLDER / "ping_pong.cpp"), "-o"]
     try:

@@ -38,7 +38,7 @@ def main() -> None:
                         "measure",
                         bytes=BYTES,
                         iterations=count,
-                        warm_up=20,
+                        warm_up=200,
                         in_place=False,
                         pause=pause,
                     )

@@ -61,6 +61,8 @@ What the operators mean:
 - A NaN of any rank makes `Min` and `Max` NaN.
 - `Adasum` is not there yet: it raises `NotImplementedError`.
 
+NumPy itself has no bfloat16: `horovod.numpy` takes that of the package `ml_dtypes`.
+
 Lengths are legal where a meaning exists: empty tensors everywhere, scalars everywhere except in
 allgather, alltoall and reducescatter, which need a first dimension.
 """

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE_TESTS = ROOT / "build" / "tests" / "tests" / "core" / "core_tests"
+CORE_TESTS = ROOT / "build" / "module" / "tests" / "core" / "core_tests"
 CONFORMANCE_LAUNCHES = [
     "-np 1",
     "-np 2",

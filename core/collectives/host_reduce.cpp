@@ -138,13 +138,13 @@ class ShareReduction {
 
   // The wait for the first piece is for others to arrive, which tells nothing about stores.
   bool wait_filled(std::size_t piece) {
-    if (piece > 0 || stores_ == nullptr || turn_.me() != 0) {
-      return turn_.wait_all(Counter::kFilled, piece);
-    }
-    const auto before = Clock::now();
-    const bool arrived = turn_.wait_all(Counter::kFilled, piece);
+    const auto before = piece == 0 ? Clock::now() : Clock::time_point{};
+    if (!turn_.wait_all(Counter::kFilled, piece)) return false;
+    if (piece > 0 || stores_ == nullptr) return true;
     sample_start_ += Clock::now() - before;
-    return arrived;
+    // In a work of one piece it is too late to follow: in the next one.
+    if (turn_.me() != 0) stores_->follow(total_bytes_, static_cast<Store>(turn_.hint(0)));
+    return true;
   }
 
   void finish_sample(std::size_t piece) {

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kWeight = 0.25;  // of a new sample in the running average
 constexpr double kJump = 1.5;     // a cost this much above the average may be a change of place
+constexpr int kTrialSamples = 3;  // other ranks may follow one sample late
 constexpr int kSoonest = 8;       // samples between trials
 constexpr int kLatest = 256;
 constexpr double kTrialCost = 0.02;  // share of the time that trials may lose
@@ -76,7 +77,7 @@ void StorePolicy::record(std::size_t work_bytes, Store store, std::size_t bytes,
   }
   if (slow_run >= 2) now.until_trial = 0;
   if (--now.until_trial <= 0) {
-    now.trials = 2;
+    now.trials = kTrialSamples;
     now.slow_run[index(other(now.best))] =
         1;  // what is known of the other way is old: believe the new
   }

@@ -13,6 +13,8 @@ namespace hvd {
 
 class StorePolicy {
  public:
+  // Works smaller than this are not worth a thought.
+  static constexpr std::size_t kFewBytes = std::size_t{8} << 10;
   static constexpr std::size_t kSampleBytes = std::size_t{4}
                                               << 20;  // a larger work gives several samples
 

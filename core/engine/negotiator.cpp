@@ -57,23 +57,10 @@ void Negotiator::progress(TimePoint now, bool helping) {
   UpMessage own = take_submissions();
   if (!own.empty()) pass_up(std::move(own), now);
   tree_.receive([this](Rank from, Message&& message) { receive(from, std::move(message)); });
-  if (coordinator_) {
-    append(coordinator_->take_entries(now));
-    report_warnings(now);
-  } else {
-    UpMessage up = aggregator_->take(now);
-    if (!up.empty()) tree_.send_up(std::move(up));
-  }
-  if (!again_.empty()) {
-    UpMessage more;
-    for (const auto& operation : std::exchange(again_, {})) announce(*operation, true, more);
+  decide(now);
+  if (UpMessage more = announce_again(); !more.empty()) {
     pass_up(std::move(more), now);
-    if (coordinator_) {
-      append(coordinator_->take_entries(now));
-    } else {
-      UpMessage up = aggregator_->take(now);
-      if (!up.empty()) tree_.send_up(std::move(up));
-    }
+    decide(now);
   }
   tree_.flush(helping_ && state_.may_spin());
   tree_.ring_due(helping_ && state_.may_spin());
@@ -81,6 +68,37 @@ void Negotiator::progress(TimePoint now, bool helping) {
     state_.abort(lost->first, lost->second.text());
     spread_abort();
   }
+}
+
+void Negotiator::decide(TimePoint now) {
+  if (coordinator_) {
+    append(coordinator_->take_entries(now));
+    report_warnings(now);
+    return;
+  }
+  UpMessage up = aggregator_->take(now);
+  if (!up.empty()) tree_.send_up(std::move(up));
+}
+
+// After a join, operations of the global set wait until all ranks have joined: the others count this
+// rank as ready for everything and would be misled.
+bool Negotiator::waits_for_join(const Operation& operation) const {
+  return joined_ && operation.request.process_set == kGlobalProcessSet;
+}
+
+UpMessage Negotiator::announce_again() {
+  UpMessage message;
+  for (auto& operation : std::exchange(again_, {})) {
+    const Request& request = operation->request;
+    const bool in_flight = table_.find(request.process_set, request.name) == operation;
+    if (!in_flight || operation->executing) continue;
+    if (waits_for_join(*operation)) {
+      again_.push_back(std::move(operation));
+    } else {
+      announce(*operation, true, message);
+    }
+  }
+  return message;
 }
 
 UpMessage Negotiator::take_submissions() {
@@ -95,7 +113,13 @@ UpMessage Negotiator::take_submissions() {
   message.shutdown = content.shutdown;
   message.announcements.reserve(content.operations.size());
   for (std::size_t i = 0; i < content.operations.size(); ++i) {
-    announce(*content.operations[i], content.urgent[i], message);
+    const auto& operation = content.operations[i];
+    if (waits_for_join(*operation)) {
+      again_.push_back(operation);
+      continue;
+    }
+    announce(*operation, content.urgent[i], message);
+    joined_ |= operation->request.kind == Collective::kJoin;
   }
   return message;
 }
@@ -229,10 +253,18 @@ void Negotiator::apply(const RemoveProcessSetEntry& entry) {
     const std::lock_guard lock(sets_mutex_);
     sets_.erase(entry.id);
   }
+  // The root has failed those that it knows of; others have not reached it and never will.
+  for (const auto& operation : table_.all()) {
+    const Request& request = operation->request;
+    if (request.process_set != entry.id) continue;
+    finish(entry.id, request.name, Status::mismatch("Process set has been removed (tensor name: " +
+                                                    request.name + ")"));
+  }
   finish(kGlobalProcessSet, entry.name, Status::ok(), entry.id);
 }
 
 void Negotiator::apply(const JoinedEntry& entry) {
+  joined_ = false;
   for (const auto& operation : table_.all()) {
     if (operation->request.kind != Collective::kJoin) continue;
     finish(kGlobalProcessSet, operation->request.name, Status::ok(), entry.last_rank);

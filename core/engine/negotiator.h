@@ -43,6 +43,9 @@ class Negotiator {
  private:
   UpMessage take_submissions();
   void announce(Operation& operation, bool urgent, UpMessage& message);
+  UpMessage announce_again();
+  bool waits_for_join(const Operation& operation) const;
+  void decide(TimePoint now);
   void receive(Rank from, Message&& message);
   void pass_up(UpMessage&& message, TimePoint now);
   void append(std::vector<LogEntry>&& entries);
@@ -73,7 +76,8 @@ class Negotiator {
   std::optional<Aggregator> aggregator_;    // elsewhere
   mutable std::mutex sets_mutex_;
   std::map<ProcessSetId, std::shared_ptr<const std::vector<Rank>>> sets_;
-  std::vector<std::shared_ptr<Operation>> again_;  // to be announced again in full
+  std::vector<std::shared_ptr<Operation>> again_;  // to be announced once more or later
+  bool joined_ = false;  // this rank has announced a join that has not come to its end
   std::uint64_t sequence_ = 0;
   TimePoint now_;
   bool helping_ = false;

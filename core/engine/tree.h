@@ -13,7 +13,7 @@
 #include "engine/doorbells.h"
 #include "transport/channel.h"
 #include "transport/shm_ring.h"
-#include "wire/framing.h"
+#include "engine/framing.h"
 
 namespace hvd {
 

@@ -17,6 +17,9 @@ namespace {
 constexpr std::size_t kPage = 4096;
 constexpr int kPieceBits = 24;
 constexpr std::int32_t kFewestSlots = 3;  // one is filled, one reduced and one drained side by side
+constexpr int kYields = 8;
+constexpr auto kSlowYield = std::chrono::microseconds(200);
+constexpr int kWaitsAfterSlowYield = 1000;
 constexpr auto kSleepLimit = std::chrono::milliseconds(100);  // then look for an abort
 
 std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
@@ -73,12 +76,32 @@ bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value)
   return false;
 }
 
+// Where several ranks share a core, the one that is waited for is usually next in line: letting it run
+// costs a microsecond, sleeping and being woken ten. But when the core has other work, it may be
+// milliseconds until it comes back; a slow yield is therefore the last one for a while.
+bool Arena::yield_to_peers(const std::atomic<std::uint64_t>& counter, std::uint64_t value) {
+  if (waits_without_yield_ > 0) {
+    --waits_without_yield_;
+    return false;
+  }
+  auto before = std::chrono::steady_clock::now();
+  for (int i = 0; i < kYields; ++i) {
+    sched_yield();
+    const auto after = std::chrono::steady_clock::now();
+    if (after - before > kSlowYield) waits_without_yield_ = kWaitsAfterSlowYield;
+    if (counter.load(std::memory_order_acquire) >= value) return true;
+    if (waits_without_yield_ > 0) return false;
+    before = after;
+  }
+  return false;
+}
+
 // A waiter announces itself before it looks for the last time, a publisher stores before it looks for
 // waiters; both in one total order (seq_cst), so at least one sees the other and no wake-up is lost.
 bool Arena::wait_slowly(std::size_t lane, Counter counter, std::uint64_t value) {
   Control& owner = control(lane);
   const auto& reached = owner.counters[static_cast<std::size_t>(counter)].value;
-  if (spin(reached, value)) return true;
+  if (spin(reached, value) || yield_to_peers(reached, value)) return true;
   wait_.about_to_sleep();
   owner.waiters.fetch_add(1, std::memory_order_seq_cst);
   bool arrived = false;

@@ -73,12 +73,14 @@ class Arena {
   Control& control(std::size_t lane) const;
   bool wait_slowly(std::size_t lane, Counter counter, std::uint64_t value);
   bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value);
+  bool yield_to_peers(const std::atomic<std::uint64_t>& counter, std::uint64_t value);
 
   std::vector<std::span<std::byte>> lanes_;
   std::size_t my_lane_;
   std::size_t slot_bytes_;
   WaitControl& wait_;
   std::vector<Claim> claims_;
+  int waits_without_yield_ = 0;  // left
 };
 
 // ArenaTurn: one response's use of the arena by the members of one process set on this host. Pieces are

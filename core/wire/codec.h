@@ -1,7 +1,7 @@
 // Codec: the bytes of a Message. Little-endian, fixed widths, 64-bit counts, first byte the version
 // of the format. Decoding is total: any input gives a message or a Status, reads only the input,
-// throws nothing but bad_alloc, and allocates at most a small multiple (about 64 times) of the
-// input.
+// throws nothing but bad_alloc, and allocates no more than about a hundred times the input (a cached
+// tensor of a response takes 6 bytes here and 184 in memory, in a vector that grows).
 //
 // Every message has one encoding: what decodes also encodes to the same bytes again.
 #pragma once

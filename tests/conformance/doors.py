@@ -29,18 +29,21 @@ class NumpyDoor:
     """`horovod.numpy`."""
 
     name = "numpy"
-    dtypes = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")
+    dtypes = DTYPES
 
     def __init__(self) -> None:
+        import ml_dtypes
+
         import horovod.numpy as hvd
 
         self.hvd: ModuleType = hvd
+        self.bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
     def tensor(self, values: np.ndarray[Any, Any], dtype: str) -> Any:
-        return np.array(values, dtype=dtype)
+        return np.array(values, dtype=self.bfloat16 if dtype == "bfloat16" else dtype)
 
     def values(self, tensor: Any) -> np.ndarray[Any, Any]:
-        return np.array(tensor)
+        return np.array(tensor, dtype=np.float32 if tensor.dtype == self.bfloat16 else None)
 
     def strided(self, tensor: Any) -> Any:
         """Return a tensor with the same values whose memory is not contiguous."""

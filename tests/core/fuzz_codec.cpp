@@ -12,7 +12,7 @@
 
 #include "transport/memory_channel.h"
 #include "wire/codec.h"
-#include "wire/framing.h"
+#include "engine/framing.h"
 
 namespace {
 

@@ -2,6 +2,8 @@
 // between hosts.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -16,6 +18,7 @@
 
 #include "backends/native.h"
 #include "transport/memory_channel.h"
+#include "transport/tcp_channel.h"
 
 namespace hvd::testing {
 
@@ -63,11 +66,22 @@ class Lane {
   std::unique_ptr<std::byte, Free> data_;
 };
 
+enum class ChannelKind { kMemory, kSocket };
+
+inline std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> connected_pair(
+    ChannelKind kind, std::size_t capacity) {
+  if (kind == ChannelKind::kMemory) return MemoryChannel::make_pair(capacity);
+  int sockets[2] = {-1, -1};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) std::abort();
+  return {std::make_unique<TcpChannel>(Descriptor(sockets[0]), "the second rank"),
+          std::make_unique<TcpChannel>(Descriptor(sockets[1]), "the first rank")};
+}
+
 class World {
  public:
   explicit World(Hosts hosts, Config config = small_config(),
                  std::chrono::nanoseconds spin = std::chrono::microseconds(20),
-                 std::size_t channel_capacity = 5000) {
+                 ChannelKind channels = ChannelKind::kMemory) {
     for (const auto& host : hosts) size_ += static_cast<Rank>(host.size());
     std::map<Rank, std::vector<std::span<std::byte>>> lanes_of;
     std::map<Rank, std::size_t> lane_index;
@@ -90,7 +104,7 @@ class World {
     }
     for (Rank a = 0; a < size_; ++a) {
       for (Rank b = a + 1; b < size_; ++b) {
-        auto [one, two] = MemoryChannel::make_pair(channel_capacity);
+        auto [one, two] = connected_pair(channels, kChannelCapacity);
         members_[a]->links.channels[b] = std::move(one);
         members_[b]->links.channels[a] = std::move(two);
       }
@@ -129,6 +143,8 @@ class World {
   }
 
  private:
+  static constexpr std::size_t kChannelCapacity = 5000;  // small, so that channels are often full
+
   struct Member {
     explicit Member(std::chrono::nanoseconds spin) : wait(spin) {}
     Topology topology;

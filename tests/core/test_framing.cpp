@@ -6,7 +6,7 @@
 #include "testing.h"
 #include "transport/memory_channel.h"
 #include "wire/codec.h"
-#include "wire/framing.h"
+#include "engine/framing.h"
 
 using namespace hvd;
 using hvd::samples::RandomMessages;

@@ -216,6 +216,21 @@ TEST_CASE("allreduce of large and of fused tensors, empty ones among them") {
   }
 }
 
+TEST_CASE("over sockets ranks sleep in poll and get the same results") {
+  for (const auto& hosts : layouts()) {
+    if (hosts.size() == 1) continue;
+    World world(hosts, World::small_config(), std::chrono::nanoseconds(0),
+                hvd::testing::ChannelKind::kSocket);
+    const std::vector<Rank> members = world.all();
+    std::uint64_t sequence = 0;
+    for (const std::size_t count : {100, 100, 300000}) {
+      const int right = allreduce_right(world, members, DataType::kFloat32, ReduceOp::kSum,
+                                        {count, 3, count}, false, ++sequence);
+      CHECK_MESSAGE(right == world.size(), name_of_layout(hosts), " ", count);
+    }
+  }
+}
+
 TEST_CASE("factors are applied once each, whatever the layout") {
   for (const auto& hosts : layouts()) {
     World world(hosts);

@@ -7,7 +7,8 @@ these operators are never used, because calling one costs several microseconds.
 
 Process sets travel through a graph as their ids. Torch keeps compiled graphs in a cache on disk that
 all ranks and later jobs share, under a key made of the graph's text; so whatever shapes or gradients
-depend on (size, rank) is an argument of the operator, or is looked up when it runs.
+depend on (size, rank) is an argument of the operator, or is looked up when it runs. Results whose
+number of rows is not known come in a list, because inductor (torch 2.13) loses such sizes in tuples.
 """
 
 # ruff: noqa: ARG001 (fake kernels take the arguments of the real ones)
@@ -136,15 +137,13 @@ def _broadcast_gradient(grad: Tensor, root_rank: int, process_set: int) -> Tenso
 @custom_op(
     "horovod::alltoall",
     mutates_args=(),
-    schema="(Tensor tensor, Tensor? splits, str? name, int process_set, int size) "
-    "-> (Tensor, Tensor)",
+    schema="(Tensor tensor, Tensor? splits, str? name, int process_set, int size) -> Tensor[]",
 )
 def _alltoall(
     tensor: Tensor, splits: Tensor | None, name: str | None, process_set: int, size: int
-) -> tuple[Tensor, Tensor]:
+) -> list[Tensor]:
     handle = submission.alltoall(tensor, splits, name, _set(process_set), urgent=True)
-    output, received_splits = submission.wait(handle)
-    return output, received_splits
+    return list(submission.wait(handle))
 
 
 @custom_op(
@@ -210,10 +209,10 @@ def _(grad: Tensor, *_: Any) -> Tensor:
 @_alltoall.register_fake
 def _(
     tensor: Tensor, splits: Tensor | None, name: str | None, process_set: int, size: int
-) -> tuple[Tensor, Tensor]:
+) -> list[Tensor]:
     device = torch.device("cpu") if splits is None else splits.device
     received_splits = torch.empty((size,), dtype=torch.int32, device=device)
-    return _unknown_rows(tensor), received_splits
+    return [_unknown_rows(tensor), received_splits]
 
 
 @_grouped_reducescatter.register_fake
@@ -288,9 +287,9 @@ def _keep_splits(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(output[1])
 
 
-def _alltoall_gradient(ctx: Any, grad: Tensor, _: Any) -> Any:
+def _alltoall_gradient(ctx: Any, grads: list[Tensor]) -> Any:
     (received_splits,) = ctx.saved_tensors
-    back, _ = _OPS.alltoall(grad, received_splits, None, ctx.process_set, ctx.size)
+    back, _ = _OPS.alltoall(grads[0], received_splits, None, ctx.process_set, ctx.size)
     missing = ctx.rows - back.shape[0]  # rows that no split covered
     padding = back.new_zeros((missing, *back.shape[1:]))
     return torch.cat([back, padding]), None, None, None, None

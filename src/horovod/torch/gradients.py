@@ -33,7 +33,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import submission
 from horovod.torch.compression import Compressor
-from horovod.torch.sparse import SparseReduction, empty_like
+from horovod.torch.sparse import SparseReduction, empty_like, none_if_empty
 
 _CHANNELS_LAST: dict[int, tuple[torch.memory_format, tuple[int, ...]]] = {
     4: (torch.channels_last, (0, 2, 3, 1)),
@@ -174,7 +174,7 @@ class DenseWork:
         if state.parameter.grad is not state.submitted:
             return
         if state.sparse_dim:
-            state.parameter.grad = wire.to_sparse(state.sparse_dim)
+            state.parameter.grad = none_if_empty(wire.to_sparse(state.sparse_dim))
         elif was_sparse:
             state.parameter.grad = wire
 
@@ -199,8 +199,7 @@ class SparseWork:
         self.advance()
         result = self.reduction.finish()
         if self.state.parameter.grad is self.state.submitted:
-            # No rank used a row: as in one process, the optimizer shall skip this parameter.
-            self.state.parameter.grad = result if result._nnz() else None
+            self.state.parameter.grad = none_if_empty(result)
         self.state.ready()
 
 

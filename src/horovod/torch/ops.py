@@ -85,8 +85,11 @@ _grad_enabled = torch.is_grad_enabled
 _wait = collectives.synchronize
 
 
-def _tracks_gradient(tensors: Sequence[Tensor]) -> bool:
-    return _grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+def _tracks_gradient(*tensors: Tensor) -> bool:
+    try:
+        return _grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+    except AttributeError:
+        return False  # not tensors: submitting them will say so
 
 
 def allreduce(
@@ -134,7 +137,7 @@ def _allreduce(
     result: Tensor
     if _is_compiling():
         result = compiled.allreduce(tensor, name, op, prescale, postscale, process_set)
-    elif _grad_enabled() and tensor.requires_grad:
+    elif _tracks_gradient(tensor):
         result = HorovodAllreduce.apply(tensor, None, name, op, prescale, postscale, process_set)
     else:
         result = _wait(
@@ -219,7 +222,7 @@ def grouped_allreduce(
     results: Sequence[Tensor]
     if _is_compiling():
         results = compiled.grouped_allreduce(sent, name, *rule)
-    elif _tracks_gradient(sent):
+    elif _tracks_gradient(*sent):
         results = HorovodGroupedAllreduce.apply(None, name, *rule, *sent)
     else:
         results = _wait(submission.grouped_allreduce(sent, name, *rule, urgent=True))
@@ -300,7 +303,7 @@ def allgather(
     result: Tensor
     if _is_compiling():
         result = compiled.allgather(tensor, name, process_set)
-    elif _grad_enabled() and tensor.requires_grad:
+    elif _tracks_gradient(tensor):
         result = HorovodAllgather.apply(tensor, name, process_set)
     else:
         result = _wait(submission.allgather([tensor], name, process_set, urgent=True))
@@ -324,7 +327,7 @@ def grouped_allgather(
     """Gathers several tensors as one atomic operation; see `allgather`. Returns a list."""
     if _is_compiling():
         return compiled.grouped_allgather(tensors, name, process_set)
-    if _tracks_gradient(tensors):
+    if _tracks_gradient(*tensors):
         return list(HorovodGroupedAllgather.apply(name, process_set, *tensors))
     handle = submission.allgather(tensors, name, process_set, grouped=True, urgent=True)
     results: list[Tensor] = _wait(handle)
@@ -356,7 +359,7 @@ def broadcast(
     result: Tensor
     if _is_compiling():
         result = compiled.broadcast(tensor, root_rank, name, process_set)
-    elif _grad_enabled() and tensor.requires_grad:
+    elif _tracks_gradient(tensor):
         result = HorovodBroadcast.apply(tensor, root_rank, name, process_set)
     else:
         result = _wait(submission.broadcast(tensor, root_rank, name, process_set, urgent=True))
@@ -421,7 +424,7 @@ def alltoall(
     """
     if _is_compiling():
         output, received_splits = compiled.alltoall(tensor, splits, name, process_set)
-    elif _grad_enabled() and tensor.requires_grad:
+    elif _tracks_gradient(tensor):
         output, received_splits = HorovodAlltoall.apply(tensor, splits, name, process_set)
     else:
         handle = submission.alltoall(tensor, splits, name, process_set, urgent=True)
@@ -460,7 +463,7 @@ def reducescatter(
     result: Tensor
     if _is_compiling():
         result = compiled.reducescatter(sent, name, *rule)
-    elif _grad_enabled() and sent.requires_grad:
+    elif _tracks_gradient(sent):
         result = HorovodReducescatter.apply(
             sent, name, op, process_set, prescale_factor, postscale_factor
         )
@@ -503,7 +506,7 @@ def grouped_reducescatter(
     results: Sequence[Tensor]
     if _is_compiling():
         results = compiled.grouped_reducescatter(sent, name, *rule)
-    elif _tracks_gradient(sent):
+    elif _tracks_gradient(*sent):
         results = HorovodGroupedReducescatter.apply(
             name, op, process_set, prescale_factor, postscale_factor, *sent
         )

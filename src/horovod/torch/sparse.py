@@ -123,3 +123,8 @@ def empty_like(parameter: Tensor, sparse_dim: int) -> Tensor:
         parameter.shape,
         is_coalesced=True,
     )
+
+
+def none_if_empty(gradient: Tensor) -> Tensor | None:
+    """Returns None if no rank used a row: as in one process, the optimizer then skips it."""
+    return gradient if gradient._nnz() else None

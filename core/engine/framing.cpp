@@ -1,5 +1,5 @@
 // MessageStream: four bytes of length, little-endian, then one message of codec.h.
-#include "wire/framing.h"
+#include "engine/framing.h"
 
 #include <cstring>
 #include <iterator>
