@@ -15,11 +15,11 @@ namespace hvd {
 
 // One tensor of a response on this rank. Lengths are in elements of the work's dtype.
 struct WorkTensor {
-  const void* input = nullptr;   // contiguous; nullptr: this rank joined and contributes zeros
-  void* output = nullptr;        // allreduce, broadcast: same size as input, may equal it.
-                                 // allgather, alltoall, reducescatter: nullptr, see `allocate`
-  Shape shape;                   // of the input on this rank (broadcast: of input and output)
-  std::vector<std::int64_t> splits;           // alltoall: rows for each set rank
+  const void* input = nullptr;       // contiguous; nullptr: this rank joined and contributes zeros
+  void* output = nullptr;            // allreduce, broadcast: same size as input, may equal it.
+                                     // allgather, alltoall, reducescatter: nullptr, see `allocate`
+  Shape shape;                       // of the input on this rank (broadcast: of input and output)
+  std::vector<std::int64_t> splits;  // alltoall: rows for each set rank
   std::vector<std::int64_t> received_splits;  // alltoall: filled in by the backend
   Shape output_shape;                         // filled in by the backend
   // Memory for an output whose size is known only during execution; called at most once, after
@@ -35,8 +35,8 @@ struct Work {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  Rank root = -1;                     // broadcast: global rank
-  std::int32_t device = -1;           // -1: host memory
+  Rank root = -1;            // broadcast: global rank
+  std::int32_t device = -1;  // -1: host memory
   ProcessSetId process_set = kGlobalProcessSet;
   const std::vector<Rank>* members = nullptr;  // of the process set, ascending global ranks
   std::vector<WorkTensor> tensors;

@@ -1,5 +1,5 @@
-// NativeBackend: the built-in backend for host memory. One host works through the shared-memory arena,
-// several through rings of channels between them.
+// NativeBackend: the built-in backend for host memory. One host works through the shared-memory
+// arena, several through rings of channels between them.
 #pragma once
 
 #include <unordered_map>
@@ -22,7 +22,8 @@ class NativeBackend final : public Backend {
 
   std::string_view name() const override { return "native"; }
   std::optional<std::string> why_not(const Work& work) const override;
-  // After a status that is not ok the lanes and channels may hold part of a response: the job must end.
+  // After a status that is not ok the lanes and channels may hold part of a response: the job must
+  // end.
   Status execute(Work& work) override;
 
  private:

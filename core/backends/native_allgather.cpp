@@ -1,5 +1,5 @@
-// Allgather of the native backend. First dimensions may differ, so they are exchanged first; on one host
-// they travel at the head of the data.
+// Allgather of the native backend. First dimensions may differ, so they are exchanged first; on one
+// host they travel at the head of the data.
 #include <cstring>
 #include <vector>
 

@@ -1,4 +1,5 @@
-// Allreduce of the native backend: within a host, and between hosts in three phases (arena, rings, arena).
+// Allreduce of the native backend: within a host, and between hosts in three phases (arena, rings,
+// arena).
 #include <vector>
 
 #include "backends/native_job.h"

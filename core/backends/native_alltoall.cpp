@@ -1,5 +1,5 @@
-// Alltoall of the native backend: the splits of all ranks are exchanged, then rows go through the arena to
-// ranks of this host and directly to ranks of others.
+// Alltoall of the native backend: the splits of all ranks are exchanged, then rows go through the
+// arena to ranks of this host and directly to ranks of others.
 #include <cstring>
 #include <vector>
 

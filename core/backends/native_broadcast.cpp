@@ -1,5 +1,5 @@
-// Broadcast of the native backend: through the arena of the root's host, along a chain of hosts, and
-// through the arenas of the others.
+// Broadcast of the native backend: through the arena of the root's host, along a chain of hosts,
+// and through the arenas of the others.
 #include <vector>
 
 #include "backends/native_job.h"

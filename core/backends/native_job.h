@@ -1,4 +1,5 @@
-// NativeJob: one response under way in the native backend, and the functions that execute each kind.
+// NativeJob: one response under way in the native backend, and the functions that execute each
+// kind.
 #pragma once
 
 #include <functional>
@@ -37,7 +38,7 @@ Status native_broadcast(const NativeJob& job);
 Status native_alltoall(const NativeJob& job);
 Status native_reducescatter(const NativeJob& job);
 
-// --- Shared by them ------------------------------------------------------------------------------------
+// --- Shared by them -----------------------------------------------------------------------------
 
 // Inputs and outputs of all tensors of the work.
 SegmentList segments_of(const Work& work);
@@ -48,8 +49,8 @@ Status allocate_output(WorkTensor& tensor, Shape shape, DataType dtype);
 // One member on one host: input to output, with both factors.
 void reduce_alone(const View& view, const Reduction& reduction);
 
-// Reduces inputs to outputs over all members of several hosts, with `parts` ranks of every host at work
-// with the others. All segments have outputs.
+// Reduces inputs to outputs over all members of several hosts, with `parts` ranks of every host at
+// work with the others. All segments have outputs.
 Status hierarchical_allreduce(const NativeJob& job, const View& whole, const Reduction& reduction,
                               std::size_t parts);
 // views[i] is in the outputs of local member i and comes to those of all members on this host.

@@ -1,5 +1,5 @@
-// Reducescatter of the native backend: rows are divided among the members, the first `rows % size` of
-// them get one more.
+// Reducescatter of the native backend: rows are divided among the members, the first `rows % size`
+// of them get one more.
 #include <algorithm>
 #include <vector>
 
@@ -38,8 +38,8 @@ SegmentList share_of(const NativeJob& job, std::size_t set_rank) {
   return list;
 }
 
-// Blocks of the members' shares, one after the other, are reduced into scratch memory; what is mine of a
-// block goes to the outputs.
+// Blocks of the members' shares, one after the other, are reduced into scratch memory; what is mine
+// of a block goes to the outputs.
 Status reduce_in_blocks(const NativeJob& job, const std::vector<SegmentList>& shares) {
   SegmentList all;
   std::size_t my_begin = 0;

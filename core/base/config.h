@@ -12,7 +12,7 @@ namespace hvd {
 
 struct Config {
   std::int64_t fusion_threshold_bytes = 128 << 20;  // 0: no fusion
-  double cycle_time_ms = 1.0;         // longest wait of a complete tensor for others to fuse with
+  double cycle_time_ms = 1.0;          // longest wait of a complete tensor for others to fuse with
   std::int64_t cache_capacity = 1024;  // response cache entries; 0: off
   bool disable_group_fusion = false;   // fuse a group only within itself
   bool dynamic_process_sets = false;
@@ -20,7 +20,7 @@ struct Config {
   double stall_warning_seconds = 60.0;
   double stall_shutdown_seconds = 0.0;  // 0: never
   std::int64_t slot_bytes = 512 << 10;  // arena: size of one staging slot
-  std::int32_t slots = 4;               // arena: staging slots per rank
+  std::int32_t slots = 4;               // arena: staging slots per rank; at least 3
   std::int32_t log_level = 3;           // LogLevel: 0 trace ... 5 fatal
   bool log_hide_time = false;
   std::vector<std::int32_t> thread_affinity;  // core of each local rank; empty: leave to the kernel
@@ -33,13 +33,13 @@ inline constexpr std::size_t kTreeFanOut = 8;
 struct Topology {
   Rank rank = 0;
   Rank size = 1;
-  std::vector<std::vector<Rank>> hosts;    // global ranks of each host, ascending
-  std::vector<std::string> host_names;     // parallel to `hosts`, for messages
-  int cores = 1;                           // cores this process may use
+  std::vector<std::vector<Rank>> hosts;  // global ranks of each host, ascending
+  std::vector<std::string> host_names;   // parallel to `hosts`, for messages
+  int cores = 1;                         // cores this process may use
 
-  std::size_t host_of(Rank r) const;       // index into `hosts`
+  std::size_t host_of(Rank r) const;  // index into `hosts`
   const std::string& host_name_of(Rank r) const { return host_names[host_of(r)]; }
-  std::string describe(Rank r) const;      // "Rank 3 on host b", as messages begin
+  std::string describe(Rank r) const;  // "Rank 3 on host b", as messages begin
 };
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// float16 and bfloat16 to and from float32: exact, rounded to nearest even, NaN kept (and made quiet, as
-// the F16C instructions do, so that scalar and vector code agree bit for bit).
+// float16 and bfloat16 to and from float32: exact, rounded to nearest even, NaN kept (and made
+// quiet, as the F16C instructions do, so that scalar and vector code agree bit for bit).
 #pragma once
 
 #include <bit>

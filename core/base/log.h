@@ -9,7 +9,14 @@
 
 namespace hvd {
 
-enum class LogLevel : int { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4, kFatal = 5 };
+enum class LogLevel : int {
+  kTrace = 0,
+  kDebug = 1,
+  kInfo = 2,
+  kWarning = 3,
+  kError = 4,
+  kFatal = 5
+};
 
 // Set once at start, before the engine's threads exist.
 void configure_log(LogLevel least, bool hide_time, Rank rank);

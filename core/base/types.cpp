@@ -38,7 +38,9 @@ constexpr std::array<std::string_view, kCollectiveCount> kCollectives{
 
 std::size_t size_of(DataType dtype) { return kDataTypes[static_cast<std::size_t>(dtype)].size; }
 
-std::string_view name_of(DataType dtype) { return kDataTypes[static_cast<std::size_t>(dtype)].name; }
+std::string_view name_of(DataType dtype) {
+  return kDataTypes[static_cast<std::size_t>(dtype)].name;
+}
 
 std::string_view name_of(ReduceOp op) { return kReduceOps[static_cast<std::size_t>(op)]; }
 

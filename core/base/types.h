@@ -58,10 +58,10 @@ enum class Collective : std::uint8_t {
 inline constexpr int kCollectiveCount = 9;
 
 std::size_t size_of(DataType dtype);
-std::string_view name_of(DataType dtype);      // "float32"
-std::string_view name_of(ReduceOp op);         // "Average"
-std::string_view name_of(Collective kind);     // "ALLREDUCE", as the mismatch texts print it
-std::string to_string(const Shape& shape);     // "[2, 3]"
+std::string_view name_of(DataType dtype);        // "float32"
+std::string_view name_of(ReduceOp op);           // "Average"
+std::string_view name_of(Collective kind);       // "ALLREDUCE", as the mismatch texts print it
+std::string to_string(const Shape& shape);       // "[2, 3]"
 std::int64_t element_count(const Shape& shape);  // product of dimensions; 1 for a scalar
 
 // True when `op` is defined on `dtype`: the published table of op x dtype (docs/dtypes.md).

@@ -162,9 +162,9 @@ using TensorTuple = nb::tuple;
 std::int64_t submit(int kind, std::vector<std::string> names, const nb::list& inputs,
                     const std::optional<std::vector<std::uintptr_t>>& outputs, int op,
                     double prescale, double postscale, Rank root,
-                    const std::optional<std::vector<std::int64_t>>& splits, ProcessSetId process_set,
-                    const std::string& group, std::int32_t device, bool cacheable, bool urgent,
-                    std::vector<Rank> ranks) {
+                    const std::optional<std::vector<std::int64_t>>& splits,
+                    ProcessSetId process_set, const std::string& group, std::int32_t device,
+                    bool cacheable, bool urgent, std::vector<Rank> ranks) {
   const std::shared_ptr<Engine> running = engine();
   Submission submission;
   submission.urgent = urgent;
@@ -292,9 +292,8 @@ NB_MODULE(_core, module) {
   module.def("provide_connection", [](Rank peer, int descriptor) {
     engine()->links().provide(peer, Descriptor(descriptor));
   });
-  module.def("connection_failed", [](Rank peer, const std::string& text) {
-    engine()->links().fail(peer, text);
-  });
+  module.def("connection_failed",
+             [](Rank peer, const std::string& text) { engine()->links().fail(peer, text); });
   module.def("submit", &submit, "kind"_a, "names"_a, "inputs"_a, "outputs"_a.none(), "op"_a,
              "prescale"_a, "postscale"_a, "root"_a, "splits"_a.none(), "process_set"_a, "group"_a,
              "device"_a, "cacheable"_a, "urgent"_a, "ranks"_a);

@@ -19,15 +19,16 @@ inline void gather(std::byte* to, const View& from, Store store) {
   });
 }
 
-// Outputs of works this large do not stay in the cache anyway: writing around it saves reading them first.
+// Outputs of works this large do not stay in the cache anyway: writing around it saves reading them
+// first.
 inline constexpr std::size_t kStreamOutputBytes = std::size_t{8} << 20;
 
 inline Store output_store_for(std::size_t work_bytes) {
   return work_bytes >= kStreamOutputBytes ? Store::kStreaming : Store::kOrdinary;
 }
 
-// What is reduced in place was read a moment ago: its lines are in the cache, and streaming would first
-// have to throw them out.
+// What is reduced in place was read a moment ago: its lines are in the cache, and streaming would
+// first have to throw them out.
 inline Store output_store_of(const Segment& part, Store wanted) {
   return part.out == part.in ? Store::kOrdinary : wanted;
 }

@@ -1,5 +1,5 @@
-// Flow: bytes under way between this rank and others over channels; `drive` moves several flows at once
-// until all are done, without a thread of its own.
+// Flow: bytes under way between this rank and others over channels; `drive` moves several flows at
+// once until all are done, without a thread of its own.
 #pragma once
 
 #include <sys/uio.h>

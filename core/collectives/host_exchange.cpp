@@ -1,5 +1,6 @@
-// Streams through the arena, a slot at a time: a member's bytes are its header followed by its data, so
-// that small exchanges need one piece and one synchronisation although nobody knows the sizes before.
+// Streams through the arena, a slot at a time: a member's bytes are its header followed by its
+// data, so that small exchanges need one piece and one synchronisation although nobody knows the
+// sizes before.
 #include "collectives/host_exchange.h"
 
 #include <algorithm>
@@ -75,9 +76,9 @@ class StreamExchange {
   }
 
  private:
-  // The first member decides how all write, because only all together feel a difference; its word came
-  // with its first piece. Where it has little to send itself, as in a broadcast from another root, everybody
-  // decides alone.
+  // The first member decides how all write, because only all together feel a difference; its word
+  // came with its first piece. Where it has little to send itself, as in a broadcast from another
+  // root, everybody decides alone.
   void follow_first_member() {
     if (turn_.me() == 0 || stream_.bytes < StorePolicy::kFewBytes) return;
     const std::uint32_t hint = holds(0, 0) ? turn_.hint(0) : kNoOpinion;
@@ -96,7 +97,8 @@ class StreamExchange {
     const std::size_t bytes = member == turn_.me() ? stream_.bytes : plan_.stream_bytes[member];
     return {data_begin_, data_begin_ + bytes};
   }
-  // Whether a member puts anything into this piece; before the plan is known only headers are asked for.
+  // Whether a member puts anything into this piece; before the plan is known only headers are asked
+  // for.
   bool holds(std::size_t member, std::size_t piece) const {
     const std::size_t begin = piece_range(piece).begin;
     if (member == turn_.me() || planned_) return begin < data_range(member).end;

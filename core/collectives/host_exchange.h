@@ -29,8 +29,9 @@ struct ExchangePlan {
 using MakePlan =
     std::function<Status(std::span<const std::vector<std::byte>> headers, ExchangePlan& plan)>;
 
-// Every member sends a header, of a size equal on all, and then `stream`, which all others may read. What
-// is mine already is not copied. `stores` decides how my slots are written, and learns from it.
+// Every member sends a header, of a size equal on all, and then `stream`, which all others may
+// read. What is mine already is not copied. `stores` decides how my slots are written, and learns
+// from it.
 Status host_exchange(ArenaTurn& turn, std::span<const std::byte> header, const View& stream,
                      StorePolicy& stores, const MakePlan& make_plan);
 

@@ -113,10 +113,10 @@ class ShareReduction {
     turn_.publish(counter, piece);
   }
 
-  // The first member decides for all, a group of pieces at a time: a mixture would be measured as neither.
-  // Its choice travels with the first piece of a group, and the others follow from the second on. The
-  // word can't be overwritten too early: a group has more pieces than there are slots, and no work ends
-  // on the first member before all others have filled their last piece.
+  // The first member decides for all, a group of pieces at a time: a mixture would be measured as
+  // neither. Its choice travels with the first piece of a group, and the others follow from the
+  // second on. The word can't be overwritten too early: a group has more pieces than there are
+  // slots, and no work ends on the first member before all others have filled their last piece.
   bool choose_store(std::size_t piece) {
     if (stores_ == nullptr) return true;
     const std::size_t in_group = piece % sample_pieces_;

@@ -19,12 +19,13 @@ struct HostTuning {
   StorePolicy* stores = nullptr;
 };
 
-// Every member puts all of it into its slot and reduces everything itself: one synchronisation. `whole`
-// must fit into a slot.
+// Every member puts all of it into its slot and reduces everything itself: one synchronisation.
+// `whole` must fit into a slot.
 Status host_allreduce_small(ArenaTurn& turn, const View& whole, const Reduction& reduction);
 
-// shares[i] is reduced by member i, into its outputs; equal cuts on all members. With `redistribute`
-// every member gets all shares (allreduce), without it only its own (reduce-scatter).
+// shares[i] is reduced by member i, into its outputs; equal cuts on all members. With
+// `redistribute` every member gets all shares (allreduce), without it only its own
+// (reduce-scatter).
 Status host_reduce_shares(ArenaTurn& turn, std::span<const View> shares, const Reduction& reduction,
                           bool redistribute, const HostTuning& tuning);
 

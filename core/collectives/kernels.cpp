@@ -1,8 +1,5 @@
-// Reduction kernels. A tile of every source is combined in the first-level cache and leaves it once; the
-// loops below are plain C++ that the compiler vectorises, compiled once for each instruction set.
-//
-// No loop multiplies and adds in one expression, so no fused multiply-add can change a bit between
-// instruction sets, whatever the compiler's contraction setting is.
+// Reduction kernels: a tile of every source is combined in the first-level cache and leaves it
+// once, with the loops of kernel_loops.h compiled for each instruction set.
 #include "collectives/kernels.h"
 
 #include <algorithm>
@@ -10,10 +7,9 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <type_traits>
 
 #include "base/half.h"
+#include "collectives/kernel_loops.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -25,127 +21,16 @@ namespace hvd {
 
 namespace {
 
+using namespace kernel_loops;
+
 constexpr std::size_t kTileBytes = 4096;  // of the type that is computed in
-
-// --- What one element does -----------------------------------------------------------------------------
-
-// Integers wrap; unsigned arithmetic keeps that defined.
-template <class T>
-using Wrapping = std::conditional_t<std::is_floating_point_v<T>, std::type_identity<T>,
-                                    std::make_unsigned<T>>::type;
-
-struct Sum {
-  template <class T>
-  [[gnu::always_inline]] static T apply(T a, T b) {
-    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
-  }
-};
-
-struct Product {
-  template <class T>
-  [[gnu::always_inline]] static T apply(T a, T b) {
-    if constexpr (sizeof(T) < sizeof(unsigned)) {  // would be promoted to int and might overflow
-      return static_cast<T>(static_cast<unsigned>(a) * static_cast<unsigned>(b));
-    } else {
-      return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
-    }
-  }
-};
-
-// A NaN of any rank wins, so the result does not depend on the order of the ranks.
-struct Min {
-  template <class T>
-  [[gnu::always_inline]] static T apply(T a, T b) {
-    return (b < a) | (b != b) ? b : a;
-  }
-};
-
-struct Max {
-  template <class T>
-  [[gnu::always_inline]] static T apply(T a, T b) {
-    return (a < b) | (b != b) ? b : a;
-  }
-};
-
-struct LogicalOr {
-  template <class T>
-  [[gnu::always_inline]] static T apply(T a, T b) {
-    return static_cast<T>((a != 0) | (b != 0));
-  }
-};
-
-struct LogicalAnd {
-  template <class T>
-  [[gnu::always_inline]] static T apply(T a, T b) {
-    return static_cast<T>((a != 0) & (b != 0));
-  }
-};
-
-// Truncates toward zero; beyond the range of T it stays at the nearest end (a conversion would be
-// undefined there), NaN becomes 0.
-template <class T>
-[[gnu::always_inline]] inline T scaled(T value, double factor) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return value * static_cast<T>(factor);
-  } else {
-    constexpr double low = static_cast<double>(std::numeric_limits<T>::min());
-    constexpr double end = static_cast<double>(std::numeric_limits<T>::max() / 2 + 1) * 2.0;
-    const double product = static_cast<double>(value) * factor;
-    const bool below = product <= low;
-    const bool above = product >= end;
-    const bool inside = !below & !above & (product == product);
-    const T converted = static_cast<T>(inside ? product : 0.0);
-    return below   ? std::numeric_limits<T>::min()
-           : above ? std::numeric_limits<T>::max()
-                   : converted;
-  }
-}
-
-// --- What a tile does ----------------------------------------------------------------------------------
-// `ivdep`: the destination may be one of the sources, which is harmless in an elementwise loop.
-
-template <class T, class Op>
-[[gnu::always_inline]] inline void combine_loop(void* to, const void* a, const void* b,
-                                                std::size_t count) {
-  T* const result = static_cast<T*>(to);
-  const T* const left = static_cast<const T*>(a);
-  const T* const right = static_cast<const T*>(b);
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) result[i] = Op::apply(left[i], right[i]);
-}
-
-template <class T>
-[[gnu::always_inline]] inline void scale_loop(void* to, const void* from, double factor,
-                                              std::size_t count) {
-  T* const result = static_cast<T*>(to);
-  const T* const source = static_cast<const T*>(from);
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) result[i] = scaled(source[i], factor);
-}
-
-// Between a 16-bit float and float32.
-template <float (*convert)(std::uint16_t)>
-[[gnu::always_inline]] inline void widen_loop(void* to, const void* from, std::size_t count) {
-  float* const result = static_cast<float*>(to);
-  const std::uint16_t* const source = static_cast<const std::uint16_t*>(from);
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) result[i] = convert(source[i]);
-}
-
-template <std::uint16_t (*convert)(float)>
-[[gnu::always_inline]] inline void narrow_loop(void* to, const void* from, std::size_t count) {
-  std::uint16_t* const result = static_cast<std::uint16_t*>(to);
-  const float* const source = static_cast<const float*>(from);
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) result[i] = convert(source[i]);
-}
 
 using CombineTile = void (*)(void*, const void*, const void*, std::size_t);
 using ScaleTile = void (*)(void*, const void*, double, std::size_t);
 using ConvertTile = void (*)(void*, const void*, std::size_t);
 using StreamBytes = void (*)(std::byte*, const std::byte*, std::size_t);
 
-// --- Compiled for each instruction set -----------------------------------------------------------------
+// --- Compiled for each instruction set ----------------------------------------------------------
 
 struct Baseline {
   template <class T, class Op>
@@ -226,7 +111,7 @@ struct Avx2 {
   }
 };
 
-struct Avx512 : Avx2 {  // conversions gain nothing from wider registers
+struct Avx512 : Avx2 {  // float16 conversions gain nothing from wider registers
   template <class T, class Op>
   HVD_AVX512 static void combine(void* to, const void* a, const void* b, std::size_t count) {
     combine_loop<T, Op>(to, a, b, count);
@@ -234,6 +119,12 @@ struct Avx512 : Avx2 {  // conversions gain nothing from wider registers
   template <class T>
   HVD_AVX512 static void scale(void* to, const void* from, double factor, std::size_t count) {
     scale_loop<T>(to, from, factor, count);
+  }
+  HVD_AVX512 static void widen_bfloat16(void* to, const void* from, std::size_t count) {
+    widen_loop<bfloat16_to_float>(to, from, count);
+  }
+  HVD_AVX512 static void narrow_bfloat16(void* to, const void* from, std::size_t count) {
+    narrow_loop<float_to_bfloat16>(to, from, count);
   }
   HVD_AVX512 static void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; i += 64) {
@@ -243,7 +134,7 @@ struct Avx512 : Avx2 {  // conversions gain nothing from wider registers
 };
 #endif
 
-// --- Tables --------------------------------------------------------------------------------------------
+// --- Tables -------------------------------------------------------------------------------------
 
 // The kernels of one type; `combine` is indexed by ReduceOp.
 struct TypeKernels {
@@ -334,7 +225,7 @@ const KernelTable& kernels() { return *current_table().load(std::memory_order_re
 
 alignas(64) constexpr std::byte kZeros[kTileBytes]{};
 
-// --- One tile of all sources ---------------------------------------------------------------------------
+// --- One tile of all sources --------------------------------------------------------------------
 
 struct Scratch {
   alignas(64) std::byte sum[kTileBytes];

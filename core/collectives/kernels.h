@@ -1,5 +1,5 @@
-// Reduction and copy kernels: elementwise work on contiguous memory of one type. The bits of a result
-// depend neither on the instruction set in use nor on how a tensor is cut into calls.
+// Reduction and copy kernels: elementwise work on contiguous memory of one type. The bits of a
+// result depend neither on the instruction set in use nor on how a tensor is cut into calls.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 namespace hvd {
 
 // How elements are combined. Each source is multiplied by `prescale` as it is read, the result by
-// `postscale` as it is written: floats in their own type, 16-bit floats in float32, integers in double
-// and truncated toward zero. A factor of 1 leaves the bits alone.
+// `postscale` as it is written: floats in their own type, 16-bit floats in float32, integers in
+// double and truncated toward zero. A factor of 1 leaves the bits alone.
 struct Reduction {
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -23,8 +23,8 @@ struct Reduction {
   Reduction unscaled() const { return {dtype, op, 1.0, 1.0}; }
 };
 
-// Ordinary stores leave the written lines in this core's cache; streaming (non-temporal) stores send
-// them to memory. After streaming stores, `finish_streaming` must precede the publication.
+// Ordinary stores leave the written lines in this core's cache; streaming (non-temporal) stores
+// send them to memory. After streaming stores, `finish_streaming` must precede the publication.
 enum class Store : bool { kOrdinary, kStreaming };
 
 struct Sink {
@@ -32,8 +32,8 @@ struct Sink {
   Store store = Store::kOrdinary;
 };
 
-// Combines `count` elements of all sources, in their order, and writes the result to both sinks. A null
-// source counts as zeros. A sink may be one of the sources; other overlaps are not allowed.
+// Combines `count` elements of all sources, in their order, and writes the result to both sinks. A
+// null source counts as zeros. A sink may be one of the sources; other overlaps are not allowed.
 void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,
             std::size_t count, Sink first, Sink second = {});
 

@@ -10,8 +10,8 @@
 
 namespace hvd {
 
-// Sends the inputs of outgoing[i] over channels[i] and receives into the outputs of incoming[i], all at
-// once.
+// Sends the inputs of outgoing[i] over channels[i] and receives into the outputs of incoming[i],
+// all at once.
 Status pairwise_exchange(std::span<Channel* const> channels, std::span<const View> outgoing,
                          std::span<const View> incoming, WaitControl& wait);
 

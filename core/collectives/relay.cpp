@@ -1,4 +1,5 @@
-// Relay: see relay.h. What may be sent grows with what was received, which is all the order there is.
+// Relay: see relay.h. What may be sent grows with what was received, which is all the order there
+// is.
 #include "collectives/relay.h"
 
 #include <algorithm>

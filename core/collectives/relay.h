@@ -1,5 +1,6 @@
-// Relay: one rank's part in a ring or chain. It sends what it has, then passes on what it receives, byte by
-// byte as it becomes ready; a received view may be combined with what this rank holds before it goes on.
+// Relay: one rank's part in a ring or chain. It sends what it has, then passes on what it receives,
+// byte by byte as it becomes ready; a received view may be combined with what this rank holds
+// before it goes on.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@ struct Reception {
 
 class Relay : public Flow {
  public:
-  // Sends the outputs of `first`, then those of the receptions in their order, `send_bytes` in all. Either
-  // channel may be null when nothing goes that way.
+  // Sends the outputs of `first`, then those of the receptions in their order, `send_bytes` in all.
+  // Either channel may be null when nothing goes that way.
   Relay(Channel* to_next, Channel* from_previous, const View& first,
         std::vector<Reception> receptions, std::size_t send_bytes);
 

@@ -1,4 +1,5 @@
-// Ring allreduce, ring allgather and chain broadcast as relays: what is sent next is what was received.
+// Ring allreduce, ring allgather and chain broadcast as relays: what is sent next is what was
+// received.
 #include "collectives/ring.h"
 
 #include <array>
@@ -38,8 +39,8 @@ Status ring_allreduce(const Ring& ring, const View& view, const Reduction& reduc
   const std::vector<View> chunks = split_evenly(view, size, kLineBytes);
   const Reduction partial = reduction.unscaled();
   const Reduction last{reduction.dtype, reduction.op, 1.0, reduction.postscale};
-  // Steps 0 .. N-2 reduce, N-1 .. 2N-3 gather. Step s sends chunk me-s and receives chunk me-s-1, which
-  // step s+1 sends. The reduction that completes a chunk applies the postscale.
+  // Steps 0 .. N-2 reduce, N-1 .. 2N-3 gather. Step s sends chunk me-s and receives chunk me-s-1,
+  // which step s+1 sends. The reduction that completes a chunk applies the postscale.
   const bool previous_is_lower = ring.position(size - 1) < ring.me;
   std::vector<Reception> receptions;
   for (std::size_t step = 0; step < 2 * (size - 1); ++step) {

@@ -23,9 +23,9 @@ struct Ring {
 };
 
 // Reduces the outputs of `view` over the ring, in place. Every rank sends 2 (N - 1) / N of it; one
-// synchronisation per step is avoided by passing bytes on as they arrive. All ranks get equal bits. With
-// two hosts the operands are combined in host order; with more, in an order that depends on the place in
-// the view. 16-bit floats are rounded once at every hop.
+// synchronisation per step is avoided by passing bytes on as they arrive. All ranks get equal bits.
+// With two hosts the operands are combined in host order; with more, in an order that depends on
+// the place in the view. 16-bit floats are rounded once at every hop.
 Status ring_allreduce(const Ring& ring, const View& view, const Reduction& reduction);
 
 // blocks[i] is complete in the outputs of rank i and comes to everybody's.

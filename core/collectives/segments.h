@@ -1,5 +1,5 @@
-// Segments: the tensors of a fused response seen as one long vector of bytes, so that nothing is copied
-// into a fusion buffer.
+// Segments: the tensors of a fused response seen as one long vector of bytes, so that nothing is
+// copied into a fusion buffer.
 #pragma once
 
 #include <algorithm>
@@ -73,8 +73,8 @@ struct View {
   }
 };
 
-// `parts` consecutive ranges of almost equal size, cut at multiples of `unit` bytes; trailing ones may be
-// empty.
+// `parts` consecutive ranges of almost equal size, cut at multiples of `unit` bytes; trailing ones
+// may be empty.
 inline std::vector<View> split_evenly(const View& whole, std::size_t parts, std::size_t unit) {
   const std::size_t units = (whole.bytes + unit - 1) / unit;
   const std::size_t step = (units + parts - 1) / parts * unit;

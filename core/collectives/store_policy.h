@@ -1,6 +1,6 @@
-// StorePolicy: whether ordinary or streaming stores into the arena are faster here and now. That depends on
-// whether the ranks' cores share a cache, which the scheduler changes while the job runs, so it is measured
-// on the work itself, and the other way is tried again now and then.
+// StorePolicy: whether ordinary or streaming stores into the arena are faster here and now. That
+// depends on whether the ranks' cores share a cache, which the scheduler changes while the job
+// runs, so it is measured on the work itself, and the other way is tried again now and then.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@ class StorePolicy {
  public:
   // Works smaller than this are not worth a thought.
   static constexpr std::size_t kFewBytes = std::size_t{8} << 10;
-  static constexpr std::size_t kSampleBytes = std::size_t{4}
-                                              << 20;  // a larger work gives several samples
+  // A larger work gives several samples.
+  static constexpr std::size_t kSampleBytes = std::size_t{4} << 20;
 
   // How to write the next sample of a work of `work_bytes`.
   Store choose(std::size_t work_bytes);

@@ -28,7 +28,7 @@ class DataLinks final : public Links {
   std::optional<Rank> next_request();
   void provide(Rank peer, Descriptor socket);
   void fail(Rank peer, const std::string& text);
-  void close_in_child();   // after fork: closes this process's copies
+  void close_in_child();  // after fork: closes this process's copies
   void stop(Status why);  // wakes everybody who waits here
 
  private:

@@ -12,8 +12,8 @@ namespace hvd {
 
 class Doorbells {
  public:
-  Doorbells(std::map<Rank, Descriptor> bells, const std::map<Rank, std::unique_ptr<Region>>& regions,
-            Rank self);
+  Doorbells(std::map<Rank, Descriptor> bells,
+            const std::map<Rank, std::unique_ptr<Region>>& regions, Rank self);
 
   // Rings for `peer` unless one of its threads polls its rings right now.
   void ring_if_asleep(Rank peer);

@@ -22,6 +22,7 @@ namespace {
 
 // How long a blocked caller looks for work itself before it leaves that to the engine's threads.
 constexpr std::chrono::microseconds kHelpTime{200};
+constexpr std::chrono::microseconds kPatience{10};
 // While it executes less than this, a caller keeps counting as poller of its rings.
 constexpr std::size_t kSmallWork = 64 << 10;
 constexpr std::chrono::milliseconds kWaitSlice{500};
@@ -125,8 +126,7 @@ class Engine::HostPeers {
   void say_goodbye() {
     for (const auto& [fd, peer] : peers_) {
       // A peer that is gone does not need it.
-      [[maybe_unused]] const ssize_t sent =
-          ::send(fd, &kGoodbye, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+      [[maybe_unused]] const ssize_t sent = ::send(fd, &kGoodbye, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
   }
 
@@ -202,7 +202,8 @@ Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
     operation->index = i;
     if (operation->tensor.output == nullptr) {
       // The handle outlives the execution: the operation holds it.
-      operation->tensor.allocate = [result = &created->results[i]](const Shape&, std::size_t bytes) {
+      operation->tensor.allocate = [result = &created->results[i]](const Shape&,
+                                                                   std::size_t bytes) {
         result->buffer.reset(static_cast<std::byte*>(
             std::aligned_alloc(64, (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64)));
         result->bytes = bytes;
@@ -225,7 +226,8 @@ void Engine::mark_urgent(Handle& handle) {
   if (handle.urgent || handle.is_done()) return;
   handle.urgent = true;
   for (const auto& held : handle.operations) {
-    if (const auto operation = held.lock()) {
+    const auto operation = held.lock();
+    if (operation != nullptr && !operation->executing) {
       inbox_.put(UrgentMark{operation->request.process_set, operation->request.name});
     }
   }
@@ -290,8 +292,15 @@ void Engine::help(const Handle& handle) {
         if (ran && state_.may_spin()) give_up = std::chrono::steady_clock::now() + kHelpTime;
         if (ran) continue;
       }
-      if (std::chrono::steady_clock::now() >= give_up) break;
-      cpu_relax();
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= give_up) break;
+      // A peer that answers does so within a few microseconds. After that it may be that it has no
+      // core to answer on: this one, perhaps.
+      if (give_up - now > kHelpTime - kPatience) {
+        cpu_relax();
+      } else {
+        ::sched_yield();
+      }
     }
   }
   ring_put_off_bells();
@@ -334,8 +343,8 @@ void Engine::prepare_thread(const char* name) {
   ::pthread_setname_np(::pthread_self(), name);
   if (config_.thread_affinity.empty()) return;
   const auto& local_ranks = topology_.hosts[topology_.host_of(topology_.rank)];
-  const auto local_rank = static_cast<std::size_t>(
-      std::ranges::find(local_ranks, topology_.rank) - local_ranks.begin());
+  const auto local_rank = static_cast<std::size_t>(std::ranges::find(local_ranks, topology_.rank) -
+                                                   local_ranks.begin());
   if (local_rank >= config_.thread_affinity.size()) return;
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -417,10 +426,8 @@ std::map<ProcessSetId, std::vector<Rank>> Engine::process_sets() const {
 
 std::map<std::string, std::uint64_t> Engine::counters() const {
   return {
-      {"operations_in_flight", table_.size()},
-      {"responses_executed", executor_.executed()},
-      {"bytes_executed", executor_.executed_bytes()},
-      {"messages_sent", tree_.messages_sent()},
+      {"operations_in_flight", table_.size()},        {"responses_executed", executor_.executed()},
+      {"bytes_executed", executor_.executed_bytes()}, {"messages_sent", tree_.messages_sent()},
       {"doorbells_rung", doorbells_.rung()},
   };
 }

@@ -23,7 +23,7 @@ using Buffer = std::unique_ptr<std::byte[], FreeMemory>;
 
 // How one tensor of an operation came out.
 struct Result {
-  Buffer buffer;  // empty when the caller gave the output memory
+  Buffer buffer;          // empty when the caller gave the output memory
   std::size_t bytes = 0;  // of the buffer's content
   Shape shape;
   std::vector<std::int64_t> received_splits;
@@ -47,7 +47,7 @@ class Handle {
   std::vector<Result> results;
   std::vector<std::weak_ptr<Operation>> operations;  // what it stands for, while in flight
   std::atomic<bool> urgent{false};                   // somebody waits for it, and the root knows
-  std::int64_t value = 0;  // join: last rank; add_process_set: id
+  std::int64_t value = 0;                            // join: last rank; add_process_set: id
 
  private:
   mutable std::atomic<std::uint32_t> done_{0};

@@ -30,7 +30,9 @@ class JobState final : public WaitControl {
   Rank culprit() const;
 
   // WaitControl
-  bool aborted() const override { return phase_.load(std::memory_order_acquire) == Phase::kAborted; }
+  bool aborted() const override {
+    return phase_.load(std::memory_order_acquire) == Phase::kAborted;
+  }
   std::chrono::nanoseconds spin_time() const override;
   void about_to_sleep() override;
   int abort_descriptor() const override { return abort_event_.get(); }

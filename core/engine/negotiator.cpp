@@ -10,7 +10,8 @@ namespace {
 
 constexpr const char* kShutDownText =
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt "
-    "to allreduce, allgather or broadcast a tensor after one of the ranks finished execution. If the "
+    "to allreduce, allgather or broadcast a tensor after one of the ranks finished execution. If "
+    "the "
     "shutdown was caused by an exception, you should see the exception in the log before the first "
     "shutdown message.";
 
@@ -257,8 +258,8 @@ void Negotiator::apply(const RemoveProcessSetEntry& entry) {
   for (const auto& operation : table_.all()) {
     const Request& request = operation->request;
     if (request.process_set != entry.id) continue;
-    finish(entry.id, request.name, Status::mismatch("Process set has been removed (tensor name: " +
-                                                    request.name + ")"));
+    finish(entry.id, request.name,
+           Status::mismatch("Process set has been removed (tensor name: " + request.name + ")"));
   }
   finish(kGlobalProcessSet, entry.name, Status::ok(), entry.id);
 }

@@ -2,6 +2,7 @@
 // by process set and name. Safe from any thread.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -25,7 +26,7 @@ struct Operation {
 
   // Guarded by the negotiation role.
   std::optional<CacheId> announced_id;  // announced by this id alone
-  bool executing = false;               // handed to the executor, which alone may finish it
+  std::atomic<bool> executing{false};   // handed to the executor, which alone may finish it
 
   void finish(const Status& status) { handle->finish_one(status); }
 };

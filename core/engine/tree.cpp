@@ -22,10 +22,10 @@ struct Tree::Edge {
   ShmChannel* shm = nullptr;  // null: TCP
   std::unique_ptr<Channel> channel;
   MessageStream stream;
-  bool unsent = false;   // queued since the last flush
+  bool unsent = false;                                            // queued since the last flush
   std::optional<std::chrono::steady_clock::time_point> bell_due;  // a bell that is put off
   std::uint64_t bell_position = 0;  // what the peer must have read to need no bell
-  bool goodbye = false;  // the peer closes on purpose
+  bool goodbye = false;             // the peer closes on purpose
   bool lost = false;
   Status error;
 };
@@ -45,9 +45,9 @@ Tree::Tree(const Topology& topology, Rank parent, const std::vector<Rank>& child
     Region& region = *regions.at(is_parent ? topology.rank : peer);
     const ShmRing up(region.to_leader());
     const ShmRing down(region.from_leader());
-    edges_.push_back(std::make_unique<Edge>(
-        peer, is_parent ? std::make_unique<ShmChannel>(up, down)
-                        : std::make_unique<ShmChannel>(down, up)));
+    edges_.push_back(std::make_unique<Edge>(peer, is_parent
+                                                      ? std::make_unique<ShmChannel>(up, down)
+                                                      : std::make_unique<ShmChannel>(down, up)));
   };
   if (parent >= 0) {
     add(parent, true);

@@ -11,9 +11,9 @@
 
 #include "base/config.h"
 #include "engine/doorbells.h"
+#include "engine/framing.h"
 #include "transport/channel.h"
 #include "transport/shm_ring.h"
-#include "engine/framing.h"
 
 namespace hvd {
 

@@ -76,9 +76,9 @@ bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value)
   return false;
 }
 
-// Where several ranks share a core, the one that is waited for is usually next in line: letting it run
-// costs a microsecond, sleeping and being woken ten. But when the core has other work, it may be
-// milliseconds until it comes back; a slow yield is therefore the last one for a while.
+// Where several ranks share a core, the one that is waited for is usually next in line: letting it
+// run costs a microsecond, sleeping and being woken ten. But when the core has other work, it may
+// be milliseconds until it comes back; a slow yield is therefore the last one for a while.
 bool Arena::yield_to_peers(const std::atomic<std::uint64_t>& counter, std::uint64_t value) {
   if (waits_without_yield_ > 0) {
     --waits_without_yield_;
@@ -96,8 +96,9 @@ bool Arena::yield_to_peers(const std::atomic<std::uint64_t>& counter, std::uint6
   return false;
 }
 
-// A waiter announces itself before it looks for the last time, a publisher stores before it looks for
-// waiters; both in one total order (seq_cst), so at least one sees the other and no wake-up is lost.
+// A waiter announces itself before it looks for the last time, a publisher stores before it looks
+// for waiters; both in one total order (seq_cst), so at least one sees the other and no wake-up is
+// lost.
 bool Arena::wait_slowly(std::size_t lane, Counter counter, std::uint64_t value) {
   Control& owner = control(lane);
   const auto& reached = owner.counters[static_cast<std::size_t>(counter)].value;

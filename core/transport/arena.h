@@ -1,9 +1,10 @@
 // Arena: the shared memory through which the ranks of one host exchange bytes.
 //
-// Every rank owns a lane: three counters, a word to sleep on, and staging slots. It writes only to its
-// own lane and reads everybody's. The counters only grow, because all ranks execute responses in the
-// order of the log: a value is made of the response's number and the number of a piece within it, so
-// "counter >= value" is the one question anybody asks, whatever process sets the ranks are in.
+// Every rank owns a lane: three counters, a word to sleep on, and staging slots. It writes only to
+// its own lane and reads everybody's. The counters only grow, because all ranks execute responses
+// in the order of the log: a value is made of the response's number and the number of a piece
+// within it, so "counter >= value" is the one question anybody asks, whatever process sets the
+// ranks are in.
 //
 //   filled   my slot of this piece holds my contribution
 //   reduced  my slot of this piece holds my share of the result
@@ -30,7 +31,8 @@ class Arena {
  public:
   static std::size_t lane_bytes(const Config& config);
 
-  // `lanes`: the mapped lanes of all ranks of this host, equal in order everywhere, zero at the start.
+  // `lanes`: the mapped lanes of all ranks of this host, equal in order everywhere, zero at the
+  // start.
   Arena(const Config& config, std::vector<std::span<std::byte>> lanes, std::size_t my_lane,
         WaitControl& wait);
 
@@ -44,8 +46,8 @@ class Arena {
   bool wait(std::size_t lane, Counter counter, std::uint64_t value);
   void publish(Counter counter, std::uint64_t value);
 
-  // Blocks until all readers of slot `index` have drained it, then notes that `readers` will read what
-  // is written next and will have drained it at `value`. False: the job was aborted.
+  // Blocks until all readers of slot `index` have drained it, then notes that `readers` will read
+  // what is written next and will have drained it at `value`. False: the job was aborted.
   bool claim(std::size_t index, std::uint64_t value, std::span<const std::size_t> readers);
 
   // A word in my lane that travels with the next publication, and its value in another lane.
@@ -83,8 +85,8 @@ class Arena {
   int waits_without_yield_ = 0;  // left
 };
 
-// ArenaTurn: one response's use of the arena by the members of one process set on this host. Pieces are
-// numbered through all phases of the response; every member must count the same pieces.
+// ArenaTurn: one response's use of the arena by the members of one process set on this host. Pieces
+// are numbered through all phases of the response; every member must count the same pieces.
 class ArenaTurn {
  public:
   // `lanes`: of the members, in rank order; mine is lanes[me].
@@ -96,9 +98,10 @@ class ArenaTurn {
   std::size_t slot_bytes() const { return arena_.slot_bytes(); }
   std::size_t slot_count() const { return arena_.slot_count(); }
 
-  // Pieces of this phase need only `bytes` of a slot: small works then move about in their slots. Lines
-  // that were written and read a moment ago are in the private caches of two cores and slow to write
-  // again; by the time that a work comes back to them, they are in the cache that the cores share.
+  // Pieces of this phase need only `bytes` of a slot: small works then move about in their slots.
+  // Lines that were written and read a moment ago are in the private caches of two cores and slow
+  // to write again; by the time that a work comes back to them, they are in the cache that the
+  // cores share.
   void set_piece_bytes(std::size_t bytes);
 
   // `piece` counts from the start of the current phase.

@@ -51,8 +51,7 @@ std::size_t ShmRing::write_what_fits(std::span<const iovec> pieces) {
 std::size_t ShmRing::read(std::span<std::byte> buffer) {
   const std::uint64_t start = header_->read.load(std::memory_order_relaxed);
   const std::uint64_t written = header_->written.load(std::memory_order_acquire);
-  const std::size_t count =
-      std::min(buffer.size(), static_cast<std::size_t>(written - start));
+  const std::size_t count = std::min(buffer.size(), static_cast<std::size_t>(written - start));
   std::size_t done = 0;
   while (done < count) {
     const std::size_t offset = (start + done) % kShmRingCapacity;

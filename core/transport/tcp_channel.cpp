@@ -72,8 +72,9 @@ std::size_t TcpChannel::try_receive(std::span<std::byte> buffer) {
 }
 
 void TcpChannel::fail(const std::string& what) {
-  status_ = Status::aborted(peer_ + " has died or cannot be reached: " + what +
-                            ". See that rank's output for the reason; this job cannot go on without it.");
+  status_ =
+      Status::aborted(peer_ + " has died or cannot be reached: " + what +
+                      ". See that rank's output for the reason; this job cannot go on without it.");
 }
 
 }  // namespace hvd

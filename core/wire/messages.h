@@ -21,12 +21,12 @@ struct Request {
   ProcessSetId process_set = kGlobalProcessSet;
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  Rank root = -1;                // broadcast: global rank
-  std::int32_t device = -1;      // -1: host memory
+  Rank root = -1;            // broadcast: global rank
+  std::int32_t device = -1;  // -1: host memory
   double prescale = 1.0;
   double postscale = 1.0;
-  Shape shape;                   // this rank's input
-  std::string group;             // name of the group, empty for none; members execute together
+  Shape shape;        // this rank's input
+  std::string group;  // name of the group, empty for none; members execute together
   std::int32_t group_size = 0;
   bool cacheable = true;         // false for generated names, which never come again
   std::vector<Rank> ranks;       // add_process_set: the members; remove_process_set: empty

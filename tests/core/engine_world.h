@@ -141,7 +141,7 @@ class EngineWorld {
   }
 
   static void connect(std::vector<EngineParts>& parts, Rank a, Rank b,
-                      std::map<Rank, int> EngineParts::*sockets) {
+                      std::map<Rank, int> EngineParts::* sockets) {
     int pair[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) std::abort();
     (parts[static_cast<std::size_t>(a)].*sockets)[b] = pair[0];

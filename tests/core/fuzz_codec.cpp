@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/framing.h"
 #include "transport/memory_channel.h"
 #include "wire/codec.h"
-#include "engine/framing.h"
 
 namespace {
 

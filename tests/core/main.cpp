@@ -31,7 +31,7 @@ std::vector<TestCase>& test_cases() {
 // What is known about the subcases of the test case that runs. A subcase is named by its path; it is
 // done when a run has entered it and no subcase inside it is left to enter.
 struct SubcaseRun {
-  std::vector<std::string> path;       // the subcases we are in
+  std::vector<std::string> path;        // the subcases we are in
   std::vector<bool> level_used{false};  // has this run entered a subcase at this depth?
   std::set<std::vector<std::string>> done;
   bool more = false;  // a subcase was passed over: run again

@@ -1,5 +1,5 @@
-// A world of ranks as threads for tests of the native backend: lanes in plain memory, memory channels
-// between hosts.
+// A world of ranks as threads for tests of the native backend: lanes in plain memory, memory
+// channels between hosts.
 #pragma once
 
 #include <sys/socket.h>

@@ -32,7 +32,8 @@ TEST_CASE("an allreduce sums over all ranks, on one host and on several") {
         const auto input = input_of(rank, count);
         std::vector<float> output(input.size(), -1.0f);
         const auto handle = world.allreduce(
-            rank, EngineWorld::allreduce_request("t" + std::to_string(count), count), input, output);
+            rank, EngineWorld::allreduce_request("t" + std::to_string(count), count), input,
+            output);
         CHECK(world.wait(rank, *handle).is_ok());
         for (std::size_t i = 0; i < output.size(); ++i) {
           if (output[i] != sum_of_ranks(world.size()) * static_cast<float>(i % 13)) {
@@ -60,9 +61,9 @@ TEST_CASE("ranks may submit in any order, again and again") {
         const auto at = static_cast<std::size_t>(i);
         inputs[at] = input_of(rank, 100 + i);
         outputs[at].resize(inputs[at].size());
-        handles[at] = world.allreduce(
-            rank, EngineWorld::allreduce_request("t" + std::to_string(i), 100 + i), inputs[at],
-            outputs[at], false);
+        handles[at] =
+            world.allreduce(rank, EngineWorld::allreduce_request("t" + std::to_string(i), 100 + i),
+                            inputs[at], outputs[at], false);
       }
       for (std::size_t i = 0; i < kTensors; ++i) {
         CHECK(world.wait(rank, *handles[i]).is_ok());
@@ -83,7 +84,8 @@ TEST_CASE("a mismatch fails on all ranks and leaves the rest alone") {
     const Status status = world.wait(rank, *bad);
     CHECK(status.code() == StatusCode::kMismatch);
     CHECK(status.text().find("Mismatched ALLREDUCE tensor shapes") != std::string::npos);
-    const auto good = world.allreduce(rank, EngineWorld::allreduce_request("good", 4), input, output);
+    const auto good =
+        world.allreduce(rank, EngineWorld::allreduce_request("good", 4), input, output);
     CHECK(world.wait(rank, *good).is_ok());
   });
 }
@@ -147,7 +149,9 @@ TEST_CASE("starting and stopping a hundred times leaves no descriptor behind") {
     for (int fd = 0; fd < 1024; ++fd) count += ::fcntl(fd, F_GETFD) != -1 ? 1 : 0;
     return count;
   };
-  { EngineWorld warm_up({2}); }
+  {
+    EngineWorld warm_up({2});
+  }
   const int before = open_descriptors();
   for (int round = 0; round < 100; ++round) EngineWorld world({2});
   CHECK(open_descriptors() == before);

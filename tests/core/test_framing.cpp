@@ -2,11 +2,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/framing.h"
 #include "message_samples.h"
 #include "testing.h"
 #include "transport/memory_channel.h"
 #include "wire/codec.h"
-#include "engine/framing.h"
 
 using namespace hvd;
 using hvd::samples::RandomMessages;

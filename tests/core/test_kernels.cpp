@@ -51,7 +51,7 @@ Bytes random_values(DataType dtype, std::size_t count, std::mt19937_64& random) 
   return bytes;
 }
 
-// --- The reference: one element at a time, as the header says it ----------------------------------------
+// --- The reference: one element at a time, as the header says it --------------------------------
 
 template <class T>
 T combine(ReduceOp op, T a, T b) {

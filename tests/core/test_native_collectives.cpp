@@ -1,4 +1,5 @@
-// Every collective of the native backend on every layout of ranks and hosts, against what it must give.
+// Every collective of the native backend on every layout of ranks and hosts, against what it must
+// give.
 #include <cstring>
 #include <random>
 #include <vector>

@@ -20,6 +20,7 @@ from torch_reference import (
 )
 
 import horovod.torch as hvd
+from horovod.torch.compression import Compressor
 
 LAUNCHES = ["-np 1", "-np 2", "-np 4"]
 
@@ -109,7 +110,7 @@ def test_compression_costs_only_precision(compression, groups):
 
 
 def test_a_compressor_of_the_users_own_is_applied_and_undone():
-    class Halving(hvd.mpi_ops.Compressor if hasattr(hvd.mpi_ops, "Compressor") else object):
+    class Halving(Compressor):
         @staticmethod
         def compress(tensor):
             return tensor / 2, "halved"
@@ -610,6 +611,16 @@ def test_wrapping_the_same_parameters_again_takes_them_over():
     for step in range(2):
         step_once(model, kept[-1], step)
     assert_same_parameters(model, reference)
+
+
+def test_wrapping_a_distributed_optimizer_reduces_once():
+    model = small_model()
+    inner = hvd.DistributedOptimizer(sgd(model.parameters()), op=hvd.Sum)
+    outer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    assert isinstance(outer, torch.optim.SGD)
+    for step in range(2):
+        step_once(model, outer, step)
+    assert_same_parameters(model, train_alone(sgd, steps=2))
 
 
 def test_an_optimizer_that_is_dropped_leaves_its_parameters_alone():

@@ -217,12 +217,12 @@ class Reducer:
     """
 
     def __init__(self, rules: Rules, prefix: str, passes_per_step: int) -> None:
+        self._states: dict[int, ParameterState] = {}  # by id of the parameter
         self.rules = rules
         self.prefix = prefix
         self.active = rules.needs_reduction()
         self.passes_per_step = passes_per_step
         self.settled = False  # everything is reduced and no gradient came after that
-        self._states: dict[int, ParameterState] = {}  # by id of the parameter
         self._groups: list[ParameterGroup] = []
         self._abandoned: list[Work] = []
         self._round = engine.state.rounds

@@ -85,11 +85,15 @@ _grad_enabled = torch.is_grad_enabled
 _wait = collectives.synchronize
 
 
-def _tracks_gradient(*tensors: Tensor) -> bool:
+def _tracks_gradient(tensor: Tensor) -> bool:
     try:
-        return _grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+        return tensor.requires_grad and _grad_enabled()
     except AttributeError:
-        return False  # not tensors: submitting them will say so
+        return False  # no tensor: submitting it will say so
+
+
+def _any_tracks_gradient(tensors: Sequence[Tensor]) -> bool:
+    return any(_tracks_gradient(tensor) for tensor in tensors)
 
 
 def allreduce(
@@ -222,7 +226,7 @@ def grouped_allreduce(
     results: Sequence[Tensor]
     if _is_compiling():
         results = compiled.grouped_allreduce(sent, name, *rule)
-    elif _tracks_gradient(*sent):
+    elif _any_tracks_gradient(sent):
         results = HorovodGroupedAllreduce.apply(None, name, *rule, *sent)
     else:
         results = _wait(submission.grouped_allreduce(sent, name, *rule, urgent=True))
@@ -327,7 +331,7 @@ def grouped_allgather(
     """Gathers several tensors as one atomic operation; see `allgather`. Returns a list."""
     if _is_compiling():
         return compiled.grouped_allgather(tensors, name, process_set)
-    if _tracks_gradient(*tensors):
+    if _any_tracks_gradient(tensors):
         return list(HorovodGroupedAllgather.apply(name, process_set, *tensors))
     handle = submission.allgather(tensors, name, process_set, grouped=True, urgent=True)
     results: list[Tensor] = _wait(handle)
@@ -506,7 +510,7 @@ def grouped_reducescatter(
     results: Sequence[Tensor]
     if _is_compiling():
         results = compiled.grouped_reducescatter(sent, name, *rule)
-    elif _tracks_gradient(*sent):
+    elif _any_tracks_gradient(sent):
         results = HorovodGroupedReducescatter.apply(
             name, op, process_set, prescale_factor, postscale_factor, *sent
         )

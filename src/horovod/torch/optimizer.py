@@ -215,7 +215,7 @@ class _DistributedOptimizer(_Base):
         names = [self._parameter_names[parameter] for parameter in _parameters(self.param_groups)]
         state = dict(super().__getstate__())
         state["_distributed"] = (self._settings, names, self._grouping)
-        return _blank, (type(self).__mro__[2],), state
+        return _blank, (type(self).__mro__[_BASE],), state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         distributed = state.pop("_distributed", None)  # load_state_dict comes here without it
@@ -224,6 +224,9 @@ class _DistributedOptimizer(_Base):
             settings, names, grouping = distributed
             parameters = _parameters(self.param_groups)
             self._distribute(settings, dict(zip(parameters, names, strict=True)), grouping)
+
+
+_BASE = 2  # place of the user's class in the order of inheritance, after the two of this module
 
 
 def _parameters(param_groups: Iterable[dict[str, Any]]) -> Iterator[Tensor]:
@@ -249,8 +252,9 @@ def _check_passes(passes: int) -> None:
 
 def _like(optimizer: torch.optim.Optimizer) -> _DistributedOptimizer:
     """Builds the distributed twin of an optimizer: same class beneath, same parameter groups."""
-    base = type(optimizer)
-    accepted = inspect.signature(base.__init__).parameters
+    wrapped = isinstance(optimizer, _DistributedOptimizer)
+    base = type(optimizer).__mro__[_BASE] if wrapped else type(optimizer)
+    accepted = inspect.signature(base).parameters
     options = {
         name: value
         for name, value in optimizer.defaults.items()
