@@ -12,7 +12,7 @@ FOLDER = Path(__file__).resolve().parent
 # The file name of the results, the script, and its extra options.
 RUNS: list[tuple[str, str, list[str]]] = [
     ("latency", "latency.py", []),
-    ("allreduce", "allreduce.py", ["--plot", "{results}/allreduce.png"]),
+    ("allreduce", "allreduce.py", []),
     ("allreduce-4-ranks", "allreduce.py", ["--ranks", "4"]),
     ("training", "training.py", []),
     ("launch", "launch.py", []),
@@ -37,7 +37,7 @@ def main() -> None:
             "--json",
             str(args.results / f"{name}.json"),
         ]
-        command += [option.format(results=args.results) for option in extra]
+        command += extra
         if args.quick:
             command.append("--quick")
         print(f"\n$ {' '.join(command[1:])}\n", flush=True)

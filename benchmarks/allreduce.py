@@ -21,6 +21,7 @@ from harness import (
     new_report,
     size_text,
 )
+from huge import reduce_huge_tensors
 
 SIZES = [4, 64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, *(1 << shift for shift in range(20, 29, 2))]
 QUICK_SIZES = [4, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
@@ -33,6 +34,10 @@ Medians = dict[int, dict[str, float]]  # bytes -> peer -> seconds
 def main() -> None:
     args = parse_arguments()
     report = new_report("allreduce", args)
+    if args.huge:
+        reduce_huge_tensors(report, args.ranks)
+        report.finish(args.json)
+        return
     with Conductor(report.note) as conductor:
         start_peers(conductor, args)
         seconds = measure_all(conductor, report, args)
@@ -178,7 +183,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2, help="processes of each peer")
     parser.add_argument("--sizes", type=int, nargs="+", metavar="BYTES", help="multiples of 4")
     parser.add_argument("--rounds", type=int, help="times that every peer has its turn")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw the bandwidths")
+    parser.add_argument(
+        "--huge", action="store_true", help="only reduce tensors of 2.25 GiB and check the sums"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="PNG", help="also draw the bandwidths; needs matplotlib"
+    )
     parser.add_argument(
         "--mpi-root",
         type=Path,

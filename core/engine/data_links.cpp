@@ -11,6 +11,9 @@ Channel* DataLinks::data_channel(Rank peer) {
     requests_.push_back(peer);
     changed_.notify_all();
   }
+  lock.unlock();
+  wait_.about_to_sleep();
+  lock.lock();
   changed_.wait(lock, [&] { return stopped_ || channels_.contains(peer); });
   return stopped_ ? nullptr : channels_.at(peer).get();
 }

@@ -13,12 +13,13 @@
 #include "base/config.h"
 #include "transport/links.h"
 #include "transport/tcp_channel.h"
+#include "transport/wait_control.h"
 
 namespace hvd {
 
 class DataLinks final : public Links {
  public:
-  explicit DataLinks(const Topology& topology) : topology_(topology) {}
+  DataLinks(const Topology& topology, WaitControl& wait) : topology_(topology), wait_(wait) {}
 
   Channel* data_channel(Rank peer) override;
   Status failure() const override;
@@ -33,6 +34,7 @@ class DataLinks final : public Links {
 
  private:
   const Topology& topology_;
+  WaitControl& wait_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Rank, std::unique_ptr<TcpChannel>> channels_;

@@ -147,7 +147,7 @@ Engine::Engine(EngineParts parts)
       doorbells_(own(parts.doorbells), regions_, topology_.rank),
       host_peers_(std::make_unique<HostPeers>(parts.host_sockets)),
       tree_(topology_, parts.parent, parts.children, regions_, own(parts.tree_sockets), doorbells_),
-      links_(topology_),
+      links_(topology_, state_),
       arena_(make_arena(config_, topology_, regions_, state_)),
       executor_(make_backends(config_, topology_, arena_.get(), links_, state_), table_, state_),
       negotiator_(config_, topology_, subtree_of(topology_, parts.children), tree_, inbox_, table_,
@@ -167,8 +167,15 @@ Engine::Engine(EngineParts parts)
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  execution_thread_ = std::thread([this] { execution_thread(); });
-  negotiation_thread_ = std::thread([this] { negotiation_thread(); });
+  try {
+    execution_thread_ = std::thread([this] { execution_thread(); });
+    negotiation_thread_ = std::thread([this] { negotiation_thread(); });
+  } catch (const std::system_error&) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    executor_.close();
+    if (execution_thread_.joinable()) execution_thread_.join();
+    throw;
+  }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -219,6 +226,8 @@ Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
   handle = std::move(created);
   inbox_.put(operations, submission.urgent);
   negotiate(submission.urgent);
+  // Done already: the caller may never come to `wait`, which would do this.
+  if (submission.urgent && handle->is_done()) stop_helping();
   return Status::ok();
 }
 
@@ -234,7 +243,10 @@ void Engine::mark_urgent(Handle& handle) {
 }
 
 bool Engine::wait(Handle& handle) {
-  if (handle.is_done()) return true;
+  if (handle.is_done()) {
+    stop_helping();
+    return true;
+  }
   state_.caller_blocks();
   mark_urgent(handle);
   help(handle);
@@ -284,7 +296,7 @@ void Engine::help(const Handle& handle) {
       if (!executor_.empty()) {
         if (executor_.next_bytes() > kSmallWork) {
           polling.leave();
-          ring_put_off_bells();
+          leave_rest_to_thread();
         }
         const bool ran = executor_.try_run_one();
         polling.enter();
@@ -303,15 +315,21 @@ void Engine::help(const Handle& handle) {
       }
     }
   }
-  ring_put_off_bells();
-  if (tree_.readable() || inbox_.has_content()) doorbells_.ring_self();
+  stop_helping();
+}
+
+// Whatever a helping thread has put off or may have overlooked is for the engine's threads from now on.
+void Engine::stop_helping() {
+  leave_rest_to_thread();
   executor_.wake_if_needed();
 }
 
-void Engine::ring_put_off_bells() {
-  if (!tree_.bells_put_off()) return;
-  const std::lock_guard role(negotiation_role_);
-  negotiator_.ring_put_off_bells();
+void Engine::leave_rest_to_thread() {
+  if (tree_.bells_put_off()) {
+    const std::lock_guard role(negotiation_role_);
+    negotiator_.ring_put_off_bells();
+  }
+  if (tree_.readable() || tree_.has_backlog() || inbox_.has_content()) doorbells_.ring_self();
 }
 
 void Engine::negotiate(bool helping) {
@@ -408,7 +426,9 @@ bool Engine::may_leave() {
     negotiator_.say_goodbye();
     host_peers_->say_goodbye();
   }
-  return aborted || tree_.neighbours_left() || now >= leave_by_;
+  if (aborted || now >= leave_by_) return true;
+  const std::lock_guard role(negotiation_role_);
+  return tree_.neighbours_left();
 }
 
 void Engine::stop() {

@@ -80,7 +80,8 @@ class Engine {
 
   void negotiate(bool helping);
   void help(const Handle& handle);
-  void ring_put_off_bells();
+  void stop_helping();
+  void leave_rest_to_thread();
   void negotiation_thread();
   void execution_thread();
   void prepare_thread(const char* name);

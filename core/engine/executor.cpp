@@ -1,5 +1,7 @@
 #include "engine/executor.h"
 
+#include <exception>
+
 namespace hvd {
 
 Executor::Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTable& table,
@@ -49,7 +51,12 @@ void Executor::run() {
     {
       std::unique_lock lock(queue_mutex_);
       queued_.wait(lock, [&] { return closed_ || !queue_.empty(); });
-      if (queue_.empty()) return;
+      if (queue_.empty()) {
+        lock.unlock();
+        // A caller who helps may have taken the last one and still be at it.
+        const std::lock_guard role(role_);
+        if (empty()) return;
+      }
     }
     const std::lock_guard role(role_);
     if (std::optional<QueuedWork> item = pop()) run_one(*item);
@@ -67,13 +74,26 @@ bool Executor::is_idle() const {
   return queue_.empty() && !running_.load(std::memory_order_relaxed);
 }
 
+namespace {
+
+// No exception leaves a thread: what the standard library throws (no memory) is an error like others.
+Status execute_on(Backend& backend, Work& work) {
+  try {
+    return backend.execute(work);
+  } catch (const std::exception& error) {
+    return Status::aborted(std::string("The execution of a response failed: ") + error.what());
+  }
+}
+
+}  // namespace
+
 Status Executor::execute(Work& work) {
   if (state_.aborted()) return state_.status();
   std::string reasons;
   for (const auto& backend : backends_) {
     const std::optional<std::string> reason = backend->why_not(work);
     if (!reason) {
-      Status status = backend->execute(work);
+      Status status = execute_on(*backend, work);
       // One rank that stops in the middle leaves the others waiting: that is the end of the job.
       if (!status.is_ok()) state_.abort(-1, status.text());
       return status.is_ok() ? status : state_.status();

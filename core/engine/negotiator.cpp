@@ -65,7 +65,8 @@ void Negotiator::progress(TimePoint now, bool helping) {
   }
   tree_.flush(helping_ && state_.may_spin());
   tree_.ring_due(helping_ && state_.may_spin());
-  if (const auto lost = tree_.take_lost_edge(); lost && state_.is_running()) {
+  if (const auto lost = tree_.take_lost_edge();
+      lost && (state_.is_running() || !executor_.is_idle())) {
     state_.abort(lost->first, lost->second.text());
     spread_abort();
   }
@@ -115,6 +116,9 @@ UpMessage Negotiator::take_submissions() {
   message.announcements.reserve(content.operations.size());
   for (std::size_t i = 0; i < content.operations.size(); ++i) {
     const auto& operation = content.operations[i];
+    const Request& request = operation->request;
+    // It may have ended before it was announced: its process set was removed.
+    if (table_.find(request.process_set, request.name) != operation) continue;
     if (waits_for_join(*operation)) {
       again_.push_back(operation);
       continue;
@@ -129,6 +133,7 @@ void Negotiator::announce(Operation& operation, bool urgent, UpMessage& message)
   Announcement& announcement = message.announcements.emplace_back();
   announcement.ranks = RankSet(topology_.rank);
   announcement.urgent = urgent;
+  operation.announced = true;
   operation.announced_id =
       operation.request.cacheable ? replica_.find(operation.request) : std::nullopt;
   if (operation.announced_id) {
@@ -205,7 +210,9 @@ void Negotiator::apply(const ExecuteEntry& entry) {
     std::shared_ptr<Operation> operation = table_.find(request->process_set, request->name);
     WorkTensor& tensor = item.work.tensors.emplace_back();
     // An earlier operation of this name may still be executing here after this rank joined.
-    if (operation != nullptr && operation->executing) operation = nullptr;
+    // One that was not announced (it waits for a join to end) is not meant either.
+    if (operation != nullptr && (operation->executing || !operation->announced))
+      operation = nullptr;
     if (operation != nullptr) {
       operation->executing = true;
       tensor = std::move(operation->tensor);
@@ -229,6 +236,8 @@ void Negotiator::finish(ProcessSetId set, const std::string& name, const Status&
 
 void Negotiator::apply(const FailEntry& entry) {
   for (const std::string& name : entry.names) {
+    const auto operation = table_.find(entry.process_set, name);
+    if (operation == nullptr || !operation->announced) continue;  // it is another one
     finish(entry.process_set, name, Status::mismatch(entry.text));
   }
 }
@@ -237,6 +246,7 @@ void Negotiator::apply(const EvictEntry& entry) {
   for (const auto& operation : table_.all()) {
     if (operation->executing || !operation->announced_id) continue;
     if (std::ranges::find(entry.ids, *operation->announced_id) == entry.ids.end()) continue;
+    operation->announced = false;
     again_.push_back(operation);
   }
 }
@@ -290,9 +300,9 @@ void Negotiator::spread_abort() {
     abort_spread_ = true;
     const Status status = state_.status();
     tree_.send_everywhere(AbortMessage{state_.culprit(), status.text()});
-    tree_.flush(false);
     log(LogLevel::kInfo, status.text());
   }
+  tree_.flush(false);  // each time: an edge may have been full
   inbox_.take();
   fail_waiting(state_.status());
 }

@@ -25,6 +25,7 @@ struct Operation {
   std::size_t index = 0;  // of its result in the handle
 
   // Guarded by the negotiation role.
+  bool announced = false;               // the others count on it
   std::optional<CacheId> announced_id;  // announced by this id alone
   std::atomic<bool> executing{false};   // handed to the executor, which alone may finish it
 

@@ -84,11 +84,13 @@ void Tree::send_everywhere(const Message& message) {
 }
 
 void Tree::flush(bool spinning) {
+  bool backlog = false;
   for (const auto& edge : edges_) {
     if (edge->lost || (!edge->unsent && !edge->stream.has_backlog())) continue;
     edge->unsent = false;
     Status status = edge->stream.flush();
     if (!status.is_ok()) lose(*edge, std::move(status));
+    backlog |= !edge->lost && edge->stream.has_backlog();
     if (edge->shm == nullptr) continue;
     if (!spinning) {
       doorbells_.ring_if_asleep(edge->peer);
@@ -98,6 +100,7 @@ void Tree::flush(bool spinning) {
     }
     edge->bell_position = edge->shm->outgoing().written();
   }
+  backlog_.store(backlog, std::memory_order_relaxed);
 }
 
 void Tree::ring_due(bool spinning) {
@@ -147,7 +150,8 @@ std::optional<std::pair<Rank, Status>> Tree::take_lost_edge() {
 
 bool Tree::neighbours_left() const {
   for (const auto& edge : edges_) {
-    if (edge->shm == nullptr && !edge->goodbye && !edge->lost) return false;
+    if (edge->lost) continue;
+    if (edge->shm == nullptr ? !edge->goodbye : edge->stream.has_backlog()) return false;
   }
   return true;
 }

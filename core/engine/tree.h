@@ -42,7 +42,9 @@ class Tree {
   void receive(const std::function<void(Rank, Message&&)>& handle);
   // An edge that failed without a goodbye, once: its peer and why.
   std::optional<std::pair<Rank, Status>> take_lost_edge();
-  // True once every TCP neighbour has said goodbye or is lost.
+  // Bytes are left that a full edge did not take.
+  bool has_backlog() const { return backlog_.load(std::memory_order_relaxed); }
+  // True once every TCP neighbour has said goodbye or is lost, and the others have got everything.
   bool neighbours_left() const;
 
   // Bytes wait on an edge of shared memory (TCP edges have descriptors).
@@ -60,7 +62,8 @@ class Tree {
   std::vector<std::unique_ptr<Edge>> edges_;  // the parent's, if any, is the first
   Edge* parent_ = nullptr;
   std::atomic<int> put_off_{0};  // edges with a bell that is put off
-  std::uint64_t messages_sent_ = 0;
+  std::atomic<bool> backlog_{false};
+  std::atomic<std::uint64_t> messages_sent_{0};
 };
 
 }  // namespace hvd

@@ -5,6 +5,7 @@ The operations themselves, over all dtypes, are tested by tests/conformance.
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Iterator
 
@@ -306,20 +307,35 @@ WRONG_CALLS = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_CALLS)
-def test_a_wrong_call_on_one_rank_disturbs_nobody(wrong):
-    """Unnamed operations after it still pair up: the refused call counts on the other ranks too."""
+def test_a_wrong_call_is_refused_at_once_and_disturbs_nobody(wrong):
     error, call = WRONG_CALLS[wrong]
-    if hvd.rank() == 0:
-        with pytest.raises(error):
-            call()
+    with pytest.raises(error):
+        call()
+    assert hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Max).item() == hvd.size()
+
+
+def test_a_wrong_call_on_one_rank_alone_counts_like_the_right_one_on_the_others():
+    """Unnamed operations are numbered: those that follow must still meet their partners."""
+    if hvd.size() == 1:
+        pytest.skip("one rank has no partners")
+    wrong_rank = hvd.rank() == 0
+    if wrong_rank:
+        with pytest.raises(ValueError, match="float8"):
+            hvd.allreduce(torch.ones(2, dtype=torch.float8_e4m3fn))
     else:
-        hvd.allreduce_async_  # noqa: B018 - the others do nothing at this point
-    named = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Max, name=f"after.{wrong}")
-    assert named.item() == hvd.size()
+        before = copy.copy(hvd.global_process_set.numbers)
+        waiting = hvd.allreduce_async(torch.ones(2), op=hvd.Sum)
+    assert hvd.broadcast_object("still in step" if wrong_rank else None) == "still in step"
+    if wrong_rank:  # complete what the others still wait for
+        number = hvd.broadcast_object(None, root_rank=1)
+        hvd.allreduce(torch.ones(2), name=f"noname.{number}", op=hvd.Sum)
+    else:
+        hvd.broadcast_object(next(before), root_rank=1)
+        assert hvd.synchronize(waiting)[0].item() == hvd.size()
 
 
 def test_errors_name_the_operation_its_dtype_and_shape():
-    with pytest.raises(ValueError, match=r"'loss'.*float8_e4m3fn.*\[2, 3\].*float16"):
+    with pytest.raises(ValueError, match=r"float8_e4m3fn is not.*float16.*\[2, 3\].*'loss'"):
         hvd.allreduce(torch.ones(2, 3, dtype=torch.float8_e4m3fn), name="loss")
 
 

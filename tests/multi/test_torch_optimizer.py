@@ -285,6 +285,21 @@ def test_assertions_for_zero_grad_in_flight_and_excess_backward_passes():
     step_once(model, optimizer, 2)
 
 
+@several_ranks
+@pytest.mark.parametrize("passes", [1, 2])
+def test_excess_backward_passes_are_seen_in_the_first_window_too(passes):
+    model = small_model()
+    optimizer = hvd.DistributedOptimizer(
+        sgd(model.parameters()), model.named_parameters(), backward_passes_per_step=passes
+    )
+    for _ in range(passes):
+        loss_of(model, hvd.rank(), 0).backward()
+    with pytest.raises(AssertionError, match=r"[02]\.weight"):
+        loss_of(model, hvd.rank(), 0).backward()
+    optimizer.synchronize()
+    step_once(model, optimizer)
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad_takes_set_to_none(set_to_none):
     model = small_model()

@@ -11,7 +11,7 @@ from horovod.common import collectives, engine, log
 from horovod.common.bootstrap.kind import Identity
 from horovod.common.dtypes import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.knobs import review_environment
-from horovod.common.process_sets import ProcessSet, register_at_init
+from horovod.common.process_sets import MPI, ProcessSet, register_at_init
 
 HOROVOD_PROCESS_SET_ERROR_INIT = -1
 HOROVOD_PROCESS_SET_ERROR_DYNAMIC = -2
@@ -37,6 +37,13 @@ class HorovodBasics:
     Max = Max
     Product = Product
 
+    HOROVOD_PROCESS_SET_ERROR_INIT = HOROVOD_PROCESS_SET_ERROR_INIT
+    HOROVOD_PROCESS_SET_ERROR_DYNAMIC = HOROVOD_PROCESS_SET_ERROR_DYNAMIC
+    HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET = HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET
+    HOROVOD_PROCESS_SET_ERROR_FOREIGN_SET = HOROVOD_PROCESS_SET_ERROR_FOREIGN_SET
+    HOROVOD_PROCESS_SET_ERROR_SHUTDOWN = HOROVOD_PROCESS_SET_ERROR_SHUTDOWN
+    HOROVOD_PROCESS_SET_ERROR_EXISTING_SET = HOROVOD_PROCESS_SET_ERROR_EXISTING_SET
+
     def __init__(self, pkg_path: str | None = None, *args: str) -> None:
         del pkg_path, args
 
@@ -44,7 +51,7 @@ class HorovodBasics:
 
     def init(
         self,
-        comm: Sequence[int] | Any | None = None,
+        comm: Sequence[int] | MPI.Comm | None = None,
         process_sets: Sequence[ProcessSet] | str | None = None,
     ) -> None:
         """Meets the other ranks and starts the engine; blocks until all of them have come.
@@ -61,16 +68,16 @@ class HorovodBasics:
                 process sets, or a set is a duplicate (then the engine runs nevertheless).
             HorovodInternalError: not all ranks came in time.
         """
-        _check_comm(comm)
+        listed = _check_comm(comm)
         sets = _check_process_sets(process_sets)
         if engine.aborted():
             self.shutdown()
         if not engine.state.active:
             _start(sets)
-            if comm and sorted(comm) != list(range(self.size())):
+            if listed and sorted(listed) != list(range(self.size())):
                 log.logger.warning(
                     "init(comm=%s) is ignored: without MPI all %d ranks take part. Use process sets.",
-                    comm,
+                    listed,
                     self.size(),
                 )
         register_at_init(sets)
@@ -193,9 +200,9 @@ class HorovodBasics:
         raise ValueError("Process sets made of MPI communicators need the MPI backend.")
 
 
-def _check_comm(comm: Any) -> None:
+def _check_comm(comm: Any) -> list[int]:
     if comm is None:
-        return
+        return []
     if hasattr(comm, "Get_rank"):
         raise ValueError(
             "init(comm=<communicator>) needs the MPI backend, which does not exist yet."
@@ -205,6 +212,7 @@ def _check_comm(comm: Any) -> None:
         raise ValueError(
             f"Invalid type of argument comm. Expected a list of ranks or None, got {comm!r}."
         )
+    return list(comm)
 
 
 def _check_process_sets(process_sets: Any) -> list[ProcessSet]:

@@ -262,6 +262,7 @@ def submit(
     root_rank: int = -1,
     splits: Sequence[int] | None = None,
     process_set: ProcessSet = global_process_set,
+    device: int = -1,
     urgent: bool = False,
     finish: Callable[[list[Output]], Any],
     keep_alive: Any = None,
@@ -281,6 +282,7 @@ def submit(
         root_rank: broadcast: the global rank that sends.
         splits: alltoall: rows for each rank of the set; None divides them equally.
         process_set: the ranks that take part.
+        device: where the memory of `inputs` and `outputs` is: -1 for host memory, else a GPU.
         urgent: the caller is going to wait for it at once.
         finish: makes the user's result of the outputs; called once, by `synchronize`.
         keep_alive: kept until the core is done with the memory.
@@ -329,7 +331,9 @@ def submit(
         row_splits,
         process_set.process_set_id or 0,
         names[0].rpartition("_")[0] if grouped else "",
-        -1,
+        # Every door passes host memory today, tensors of a GPU included (they are staged), so -1.
+        # Ranks must agree on host or GPU, and only tensors of one device fuse: the core sees to both.
+        device,
         bool(name),
         urgent,
         [],

@@ -107,13 +107,16 @@ class Connection:
 
     def _dial_on_request(self) -> None:
         while (peer := _core.next_connection_request()) is not None:
-            address = _tcp_address(self.members, self.identity.rank, peer)
-            deadline = time.monotonic() + knobs.start_timeout()
+            member = self.members[peer]
             try:
+                address = _tcp_address(self.members, self.identity.rank, peer)
+                deadline = time.monotonic() + knobs.start_timeout()
                 connected = self.dialer.dial(address, ConnectionKind.DATA, peer, (), deadline)
-            except OSError as error:
-                where = f"rank {peer} on host {self.members[peer].host} at {address}"
-                _core.connection_failed(peer, f"cannot connect to {where}: {error}")
+            except (OSError, ValueError) as error:
+                where = f"rank {peer} on host {member.host} at {member.address}:{member.port}"
+                # The engine may be gone by now: then nobody waits for this connection.
+                with contextlib.suppress(ValueError):
+                    _core.connection_failed(peer, f"cannot connect to {where}: {error}")
             else:
                 _provide(peer, connected)
 
@@ -385,7 +388,12 @@ def _connect_and_start(
         except BaseException:
             acceptor.close()
             raise
-        connection.serve()
+        try:
+            connection.serve()
+        except BaseException:
+            _core.shutdown()
+            acceptor.close()
+            raise
         return connection
 
 

@@ -10,6 +10,13 @@ from typing import Any
 from horovod.common import engine
 
 
+class MPI:
+    """Stands for mpi4py's module of this name in annotations; there is no MPI backend yet."""
+
+    class Comm:
+        """A communicator."""
+
+
 class ProcessSet:
     """A group of ranks. It can be used once it has been registered, by `init` or `add_process_set`.
 
@@ -25,7 +32,7 @@ class ProcessSet:
         ValueError: something else than whole numbers was given, or a communicator.
     """
 
-    def __init__(self, ranks_or_comm: Iterable[int]) -> None:
+    def __init__(self, ranks_or_comm: Iterable[int] | MPI.Comm) -> None:
         self.process_set_id: int | None = None
         self.mpi_comm: Any = None
         self.ranks: list[int] | None = _sorted_ranks(ranks_or_comm)
@@ -96,7 +103,7 @@ def _restore(ranks: list[int], process_set_id: int | None) -> ProcessSet:
     return process_set
 
 
-def _sorted_ranks(ranks_or_comm: Iterable[int]) -> list[int]:
+def _sorted_ranks(ranks_or_comm: Any) -> list[int]:
     if hasattr(ranks_or_comm, "Get_rank"):
         raise ValueError(
             "A process set made of an MPI communicator needs the MPI backend, which does not exist "

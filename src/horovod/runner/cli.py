@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from horovod.runner.config_file import read_config, set_args_from_config
@@ -41,6 +43,12 @@ LATER_FLAGS: tuple[tuple[tuple[str, ...], int | None, str], ...] = (
     (("--blacklist-cooldown-range",), 2, "elastic training"),
     (("--host-discovery-script",), None, "elastic training"),
 )
+# Scripts look for these texts, two spaces included.
+NO_LSF_TEXT = (
+    "Horovod did not detect an LSF job.  The jsrun launcher can only be used in that environment. "
+    "Please, pick a different launcher for other environments."
+)
+NO_MPI_TEXT = "MPI support has not been built."
 # They ask for what is so anyway.
 HARMLESS_FLAGS = (
     "--disable-cache",
@@ -67,7 +75,17 @@ class _Later(argparse.Action):
         _values: Any,
         option_string: str | None = None,
     ) -> None:
-        parser.error(f"{option_string}: {self._feature} is not available yet")
+        known = known_refusal(option_string, os.environ)
+        parser.error(f"{known}{option_string}: {self._feature} is not available yet")
+
+
+def known_refusal(flag: str | None, env: Mapping[str, str]) -> str:
+    """The sentences with which Horovod 0.28 refuses a launcher here, as far as they are true."""
+    if flag == "--jsrun" and not env.get("LSB_JOBID"):
+        return NO_LSF_TEXT + " "
+    if flag in ("--jsrun", "--mpi"):
+        return NO_MPI_TEXT + "  "
+    return ""
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:

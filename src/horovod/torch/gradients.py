@@ -95,7 +95,7 @@ class ParameterState:
     name: str
     passes: int = 0  # backward passes since the last reduction
     work: Work | None = None
-    submitted: Tensor | None = None  # the gradient object in flight
+    submitted: Tensor | None = None  # the gradient object of a full window
     reduced: bool = False  # the gradient is the sum over the ranks
     shared: bool = False  # another optimizer steps this parameter too
     group: ParameterGroup | None = None
@@ -283,19 +283,21 @@ class Reducer:
         """Called by autograd when a gradient has been added to `parameter.grad`."""
         self._follow_init()
         self.settled = False
-        if state.work is not None:
-            self._drop_replaced(state)
+        if state.submitted is not None:
+            self._start_over(state)
         state.reduced = False
         state.passes += 1
-        if not state.known or state.passes < self.passes_per_step:
+        if state.passes < self.passes_per_step:
             return
-        if state.group is None or state.sparse_dim:
+        if not state.known:
+            state.submitted = state.parameter.grad  # as good as: it waits for the agreement
+        elif state.group is None or state.sparse_dim:
             self._submit(state)
         else:
             self._submit_full_group(state.group)
 
-    def _drop_replaced(self, state: ParameterState) -> None:
-        """A gradient came while one is in flight: fine only if the user threw the old one away.
+    def _start_over(self, state: ParameterState) -> None:
+        """A gradient came after a full window: fine only if the user threw the old one away.
 
         That happens when a backward pass for another model went through this parameter and
         `zero_grad` of the module cleared it. All ranks did the same, so waiting is safe.
@@ -306,9 +308,11 @@ class Reducer:
             raise AssertionError(
                 EXCESS_TEXT.format(name=state.name, shape=shape, passes=self.passes_per_step)
             )
-        assert state.work is not None
-        state.work.advance()
-        state.work.finish()
+        if state.work is not None:
+            state.work.advance()
+            state.work.finish()
+        state.submitted = None
+        state.passes = 0
 
     def _submit_full_group(self, group: ParameterGroup) -> None:
         dense = self._dense_members(group)
@@ -471,6 +475,7 @@ class Reducer:
         self.settled = False
         for state in self._states.values():
             state.passes = 0
+            state.submitted = None
             state.reduced = False
             if state.shared and state.hook is None:
                 self._forget_elsewhere(state.parameter)
@@ -482,6 +487,7 @@ class Reducer:
         if reducer is not None:
             state = reducer._states[id(parameter)]
             state.passes = 0
+            state.submitted = None
             state.reduced = False
             reducer.settled = False
 

@@ -8,8 +8,13 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from horovod.common.process_sets import ProcessSet
-from horovod.common.util import split_list
+from horovod.common.util import is_iterable, split_list
 from horovod.torch.functions import broadcast_object
+
+_PAIRS_TEXT = (
+    "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+    "model.named_parameters()"
+)
 
 
 def resolve_names(
@@ -19,7 +24,8 @@ def resolve_names(
     """Returns a unique name for every parameter of an optimizer.
 
     Raises:
-        ValueError: not pairs of name and tensor, a name used twice, or a parameter without a name.
+        ValueError: not pairs of name and tensor, a name that is no string or used twice, or a
+            parameter without a name.
     """
     if named_parameters is None:
         return {
@@ -27,12 +33,16 @@ def resolve_names(
             for i, group in enumerate(param_groups)
             for j, parameter in enumerate(group)
         }
+    if not is_iterable(named_parameters):
+        raise ValueError(f"{_PAIRS_TEXT}; it is a {type(named_parameters).__name__}.")
     pairs = list(named_parameters)
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Tensor)):
+            raise ValueError(f"{_PAIRS_TEXT}; it contains a {type(pair).__name__}.")
+        if not isinstance(pair[0], str):
             raise ValueError(
-                "named_parameters should be a sequence of tuples (name, parameter), usually "
-                f"produced by model.named_parameters(); it contains a {type(pair).__name__}."
+                f"{_PAIRS_TEXT}; the name of the parameter of shape {list(pair[1].shape)} is "
+                f"{pair[0]!r}, not a string."
             )
     twice = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
     if twice:

@@ -116,7 +116,12 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Normalises a batch; in training mode all ranks must call it, also with empty batches."""
         self._check_input_dim(input)
-        size = global_process_set.size() if self.training else 1
+        return self._maybe_run_sync_bn(input) if self.training else self._forward_alone(input)
+
+    # Horovod 0.28 has this method too, by this name and hidden from TorchScript.
+    @torch.jit.unused
+    def _maybe_run_sync_bn(self, input: Tensor) -> Tensor:  # noqa: A002
+        size = global_process_set.size()
         if size is None or size <= 1:
             return self._forward_alone(input)
         return self._forward_synchronised(input)

@@ -2,8 +2,16 @@
 
 A contiguous CPU tensor goes to the engine as it is. Anything else travels as a contiguous copy in
 logical order, and results are copied back into the caller's strides: the same shape may be laid out
-differently on two ranks, and element i must meet element i. GPU tensors travel through pinned host
-memory; a backend that reads device memory would be reached by widening `on_host`.
+differently on two ranks, and element i must meet element i.
+
+GPU tensors travel through host memory:
+- pinned: the host copy of a CUDA tensor that `on_host` makes. The engine writes the results of
+  allreduce and broadcast into that same copy, so these are pinned in both directions;
+- pageable: the results of allgather, alltoall and reducescatter, which the engine allocates;
+  `from_output` copies them to the GPU and blocks meanwhile. Host copies of tensors on other
+  accelerators than CUDA's are pageable too.
+A backend that reads device memory would be reached by widening `on_host` and by passing `device` to
+`collectives.submit`.
 """
 
 from __future__ import annotations
@@ -72,9 +80,8 @@ def _host_copy(tensor: Tensor, name: str | None) -> Tensor:
     if tensor.dtype not in DATA_TYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DATA_TYPES)
         raise ValueError(
-            f"operation {name!r}: a tensor of dtype {tensor.dtype} and shape "
-            f"{list(tensor.shape)} cannot be sent; "
-            f"supported dtypes: {known}"
+            f"Tensor type {tensor.dtype} is not supported. Supported dtypes: {known}. Cast the tensor "
+            f"of shape {list(tensor.shape)} that operation {name!r} was given."
         )
     if tensor.is_meta:
         raise ValueError(
@@ -114,7 +121,10 @@ def empty_result(tensor: Tensor, wire: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_output(output: Output, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns a tensor over memory that the engine allocated, without copying it on the CPU."""
+    """Returns a tensor over memory that the engine allocated, without copying it on the CPU.
+
+    That memory is pageable: for a GPU the copy blocks until it is done.
+    """
     if output.buffer is None or 0 in output.shape:
         return torch.empty(output.shape, dtype=dtype, device=device)
     result = torch.frombuffer(output.buffer, dtype=dtype).view(output.shape)

@@ -160,6 +160,12 @@ def test_the_numbers_of_the_operators_are_visible(alone: HorovodBasics) -> None:
     assert ops == (0, 1, 2, 3, 4, 5)
 
 
+def test_the_numbers_of_process_set_errors_are_visible() -> None:
+    names = ("INIT", "DYNAMIC", "UNKNOWN_SET", "FOREIGN_SET", "SHUTDOWN", "EXISTING_SET")
+    for i, name in enumerate(names, start=1):
+        assert getattr(HorovodBasics, f"HOROVOD_PROCESS_SET_ERROR_{name}") == -i
+
+
 def test_an_unknown_variable_is_said_once(
     alone: HorovodBasics, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,13 @@ def test_a_name_gets_the_operation_in_front(world: Become) -> None:
     assert [s["cacheable"] for s in core.submissions] == [True, True, True]
 
 
+def test_memory_is_the_hosts_unless_a_door_says_otherwise(world: Become) -> None:
+    core = world(0, 1)
+    submit()
+    submit(device=0)
+    assert [s["device"] for s in core.submissions] == [-1, 0]
+
+
 def test_operations_without_a_name_are_numbered(world: Become) -> None:
     core = world(0, 1)
     submit()

@@ -55,6 +55,7 @@ def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: 
         ("HOROVOD_LOG_LEVEL", "loud", "one of TRACE, DEBUG"),
         ("HOROVOD_DYNAMIC_PROCESS_SETS", "maybe", "1 or 0"),
         ("HOROVOD_CONTROLLER", "mpi", "one of gloo"),
+        ("HOROVOD_CPU_OPERATIONS", "nccl", "one of gloo, native, mpi, ccl"),
         ("HOROVOD_THREAD_AFFINITY", "0,,2", "whole numbers >= 0"),
     ],
 )
@@ -85,6 +86,22 @@ def test_a_feature_that_comes_later_gives_a_note_when_it_is_asked_for() -> None:
         "HOROVOD_TIMELINE is set but has no effect yet (timeline)."
     ]
     assert knobs.review_environment({"HOROVOD_AUTOTUNE": "0"}).notes == []
+
+
+@pytest.mark.parametrize("text", ["MPI", "mpi", "CCL", "ccl"])
+def test_a_cpu_backend_that_does_not_exist_yet_is_warned_about_once(text: str) -> None:
+    env = {"HOROVOD_CPU_OPERATIONS": text}
+    assert knobs.config_from_environment(env) == knobs.config_from_environment({})
+    (warning,) = knobs.review_environment(env).warnings
+    assert warning == (
+        f"HOROVOD_CPU_OPERATIONS={text}: this backend is not available yet; "
+        "the built-in one is used."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "gloo", "GLOO", "native"])
+def test_the_cpu_backend_that_is_there_is_not_spoken_of(text: str) -> None:
+    assert knobs.review_environment({"HOROVOD_CPU_OPERATIONS": text}).warnings == []
 
 
 def test_a_stall_shutdown_before_the_warning_is_ignored_and_said() -> None:

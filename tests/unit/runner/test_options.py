@@ -75,6 +75,21 @@ def test_flags_of_later_work_say_so(capsys, names, count, feature) -> None:
         )
 
 
+def test_a_launcher_that_does_not_exist_yet_is_refused_in_the_known_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LSB_JOBID", raising=False)
+    assert (
+        "error: Horovod did not detect an LSF job.  The jsrun launcher can only be used in that "
+        "environment. Please, pick a different launcher for other environments. --jsrun: "
+    ) in refusal(capsys, "-np", "1", "--jsrun", "true")
+    monkeypatch.setenv("LSB_JOBID", "12")
+    for flag in ("--jsrun", "--mpi"):
+        assert f"error: MPI support has not been built.  {flag}: launching with" in refusal(
+            capsys, "-np", "1", flag, "true"
+        )
+
+
 def write(tmp_path: Path, text: str) -> str:
     path = tmp_path / "config.yaml"
     path.write_text(text)
@@ -153,6 +168,14 @@ def test_config_file_that_cannot_be_read_is_refused(tmp_path, capsys) -> None:
     binary.write_bytes(b"\xff\xfe\x00a")
     with pytest.raises(ConfigError, match="not valid YAML"):
         read_config(str(binary))
+
+
+def test_what_is_refused_is_documented() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "launcher.md").read_text()
+    flags = {name for names, _, _ in LATER_FLAGS for name in names}
+    for word in (*flags, *LATER_KEYS):
+        if not word.startswith(("--autotune-", "autotune.")):  # said of all of them together
+            assert f"`{word}`" in text, word
 
 
 def test_keys_of_later_work_are_not_knobs() -> None:

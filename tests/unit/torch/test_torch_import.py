@@ -38,7 +38,26 @@ def test_without_torch_the_import_says_what_to_do():
 
 @pytest.mark.parametrize(
     "module",
-    ["compression", "functions", "mpi_ops", "optimizer", "sync_batch_norm", "elastic", "ops"],
+    [
+        "compression",
+        "elastic",
+        "elastic.sampler",
+        "elastic.state",
+        "functions",
+        "mpi_ops",
+        "ops",
+        "optimizer",
+        "sync_batch_norm",
+    ],
 )
 def test_old_import_paths(module):
     __import__(f"horovod.torch.{module}")
+
+
+def test_the_old_module_of_operations_also_has_the_helpers_it_had():
+    from horovod.common import util
+    from horovod.torch import mpi_ops
+
+    for name in ("check_extension", "check_installed_version", "gpu_available"):
+        assert getattr(mpi_ops, name) is getattr(util, name)
+        assert name in mpi_ops.__all__

@@ -43,6 +43,9 @@ def test_given_names_may_come_from_a_generator_and_cover_more(model):
     [
         (lambda m: m.parameters(), "sequence of tuples"),
         (lambda m: [("a", 3)], "sequence of tuples"),
+        (lambda m: 5, r"sequence of tuples.*it is a int"),
+        (lambda m: "weights", r"sequence of tuples.*contains a str"),
+        (lambda m: [(0, p) for p in m.parameters()], r"shape \[2, 2\] is 0, not a string"),
         (lambda m: [("a", p) for p in m.parameters()], "duplicates: a"),
         (lambda m: list(m.named_parameters())[:2], r"without a name: \[\[1, 2\], \[1\]\]"),
     ],
