@@ -215,7 +215,10 @@ std::shared_ptr<Handle> handle_of(std::int64_t id) {
   return found->second;
 }
 
-bool poll(std::int64_t id) { return handle_of(id)->is_done(); }
+bool poll(std::int64_t id) {
+  const std::shared_ptr<Handle> handle = handle_of(id);
+  return process().engine ? process().engine->poll(*handle) : handle->is_done();
+}
 
 void mark_urgent(std::int64_t id) { engine()->mark_urgent(*handle_of(id)); }
 

@@ -89,6 +89,11 @@ bool host_has_core_for_each_rank(const Topology& topology) {
   return static_cast<std::size_t>(topology.cores) >= local_ranks;
 }
 
+// One host, and its ranks' own threads take all of its cores.
+bool no_core_to_spare(const Topology& topology) {
+  return topology.hosts.size() == 1 && topology.size > 1 && topology.cores < 2 * topology.size;
+}
+
 }  // namespace
 
 // The Unix sockets to the other ranks of this host. Nothing is said on them but goodbye; their end is
@@ -149,7 +154,8 @@ Engine::Engine(EngineParts parts)
       tree_(topology_, parts.parent, parts.children, regions_, own(parts.tree_sockets), doorbells_),
       links_(topology_, state_),
       arena_(make_arena(config_, topology_, regions_, state_)),
-      executor_(make_backends(config_, topology_, arena_.get(), links_, state_), table_, state_),
+      executor_(make_backends(config_, topology_, arena_.get(), links_, state_), table_, state_,
+                *arena_, no_core_to_spare(topology_)),
       negotiator_(config_, topology_, subtree_of(topology_, parts.children), tree_, inbox_, table_,
                   executor_, state_),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
@@ -195,6 +201,12 @@ void Engine::close_in_child() {
 }
 
 // --- Callers --------------------------------------------------------------------------------------
+
+bool Engine::poll(const Handle& handle) {
+  if (handle.is_done()) return true;
+  executor_.wake_if_needed();
+  return false;
+}
 
 Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
   if (!state_.is_running()) return state_.status();

@@ -4,13 +4,29 @@
 
 namespace hvd {
 
+namespace {
+
+// Where ranks take all cores, a response that nobody waits for gains nothing by running beside the
+// computation: both use the same core, and the exchange of pieces between ranks that are seldom on
+// their cores at the same time costs more (benchmarks/training.py). So it may wait until somebody asks
+// for it here, or a peer waits for this rank's part; not for ever, in case nobody does.
+constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kLookAtPeers{5};
+
+}  // namespace
+
 Executor::Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTable& table,
-                   JobState& state)
-    : backends_(std::move(backends)), table_(table), state_(state) {}
+                   JobState& state, const Arena& arena, bool patient)
+    : backends_(std::move(backends)),
+      table_(table),
+      state_(state),
+      arena_(arena),
+      patient_(patient) {}
 
 void Executor::queue(QueuedWork work, bool wake) {
   {
     const std::lock_guard lock(queue_mutex_);
+    if (queue_.empty()) waiting_since_ = std::chrono::steady_clock::now();
     queue_.push_back(std::move(work));
     waiting_.store(queue_.size(), std::memory_order_release);
   }
@@ -18,7 +34,24 @@ void Executor::queue(QueuedWork work, bool wake) {
 }
 
 void Executor::wake_if_needed() {
-  if (!empty()) queued_.notify_one();
+  if (empty()) return;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    hurry_ = true;
+  }
+  queued_.notify_one();
+}
+
+void Executor::wait_for_work(std::unique_lock<std::mutex>& lock) {
+  queued_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+  if (!patient_) return;
+  const auto ready = [&] {
+    return closed_ || hurry_ || queue_.empty() || state_.has_blocked_callers();
+  };
+  while (!ready() && !arena_.peer_waits() &&
+         std::chrono::steady_clock::now() < waiting_since_ + kPatience) {
+    queued_.wait_for(lock, kLookAtPeers, ready);
+  }
 }
 
 std::size_t Executor::next_bytes() const {
@@ -32,6 +65,7 @@ std::optional<QueuedWork> Executor::pop() {
   QueuedWork item = std::move(queue_.front());
   queue_.pop_front();
   waiting_.store(queue_.size(), std::memory_order_release);
+  if (queue_.empty()) hurry_ = false;
   running_.store(true, std::memory_order_relaxed);
   return item;
 }
@@ -50,7 +84,8 @@ void Executor::run() {
   for (;;) {
     {
       std::unique_lock lock(queue_mutex_);
-      queued_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+      wait_for_work(lock);
+      if (queue_.empty() && !closed_) continue;
       if (queue_.empty()) {
         lock.unlock();
         // A caller who helps may have taken the last one and still be at it.
@@ -94,9 +129,13 @@ Status Executor::execute(Work& work) {
     const std::optional<std::string> reason = backend->why_not(work);
     if (!reason) {
       Status status = execute_on(*backend, work);
-      // One rank that stops in the middle leaves the others waiting: that is the end of the job.
-      if (!status.is_ok()) state_.abort(-1, status.text());
-      return status.is_ok() ? status : state_.status();
+      if (status.is_ok()) return status;
+      // One rank that stops in the middle leaves the others waiting: that is the end of the job. But a
+      // peer may have closed its connection because it learnt of a death before this rank did: who
+      // knows the first cause speaks first.
+      state_.wait_for_abort();
+      state_.abort(-1, status.text());
+      return state_.status();
     }
     reasons += " " + std::string(backend->name()) + ": " + *reason;
   }

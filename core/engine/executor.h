@@ -2,6 +2,7 @@
 // (the executor's thread, or a caller blocked in `wait`) runs the next one.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "backends/backend.h"
 #include "engine/job_state.h"
 #include "engine/operation_table.h"
+#include "transport/arena.h"
 
 namespace hvd {
 
@@ -24,8 +26,10 @@ struct QueuedWork {
 
 class Executor {
  public:
-  // `backends` in order of preference.
-  Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTable& table, JobState& state);
+  // `backends` in order of preference. `patient`: this host has no core to spare, so what nobody waits
+  // for yet may wait.
+  Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTable& table, JobState& state,
+           const Arena& arena, bool patient);
 
   // Appends; wakes the executor's thread if `wake` (a caller who helps takes it without).
   void queue(QueuedWork work, bool wake);
@@ -48,11 +52,14 @@ class Executor {
  private:
   std::optional<QueuedWork> pop();
   void run_one(QueuedWork& item);
+  void wait_for_work(std::unique_lock<std::mutex>& lock);
   Status execute(Work& work);
 
   std::vector<std::unique_ptr<Backend>> backends_;
   OperationTable& table_;
   JobState& state_;
+  const Arena& arena_;
+  const bool patient_;
 
   std::mutex role_;  // the execution role
   mutable std::mutex queue_mutex_;
@@ -61,6 +68,8 @@ class Executor {
   std::atomic<std::size_t> waiting_{0};
   std::atomic<bool> running_{false};
   bool closed_ = false;
+  bool hurry_ = false;  // somebody asks for what is queued
+  std::chrono::steady_clock::time_point waiting_since_;
   std::atomic<std::uint64_t> executed_{0};
   std::atomic<std::uint64_t> executed_bytes_{0};
 };

@@ -1,5 +1,6 @@
 #include "engine/job_state.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <cerrno>
@@ -12,6 +13,7 @@ namespace {
 
 // A peer that runs answers in microseconds; when it does not, it is not running: stop burning the core.
 constexpr std::chrono::microseconds kSpinWhileCallerBlocks{200};
+constexpr int kFirstCauseTimeMs = 1000;
 
 }  // namespace
 
@@ -31,6 +33,12 @@ bool JobState::abort(Rank culprit, std::string text) {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(abort_event_.get(), &one, sizeof one);
   return true;
+}
+
+void JobState::wait_for_abort() {
+  about_to_sleep();
+  pollfd event{.fd = abort_event_.get(), .events = POLLIN, .revents = 0};
+  ::poll(&event, 1, kFirstCauseTimeMs);
 }
 
 void JobState::shut_down(std::string text) {

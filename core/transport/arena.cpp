@@ -124,6 +124,10 @@ void Arena::publish(Counter counter, std::uint64_t value) {
   futex_wake_all(mine.bell);
 }
 
+bool Arena::peer_waits() const {
+  return control(my_lane_).waiters.load(std::memory_order_relaxed) > 0;
+}
+
 bool Arena::claim(std::size_t index, std::uint64_t value, std::span<const std::size_t> readers) {
   Claim& claim = claims_[index];
   for (const std::size_t reader : claim.readers) {

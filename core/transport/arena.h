@@ -46,6 +46,9 @@ class Arena {
   bool wait(std::size_t lane, Counter counter, std::uint64_t value);
   void publish(Counter counter, std::uint64_t value);
 
+  // A thread of another rank sleeps until this rank publishes.
+  bool peer_waits() const;
+
   // Blocks until all readers of slot `index` have drained it, then notes that `readers` will read
   // what is written next and will have drained it at `value`. False: the job was aborted.
   bool claim(std::size_t index, std::uint64_t value, std::span<const std::size_t> readers);
