@@ -34,9 +34,5 @@ if(HVD_SANITIZE)
   target_compile_options(hvd_compile INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer
                                                -fno-sanitize-recover=all)
   target_link_options(hvd_compile INTERFACE -fsanitize=${HVD_SANITIZE})
-  if(HVD_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Fences stand between atomics only, whose order the sanitizer knows without them.
-    target_compile_options(hvd_compile INTERFACE -Wno-tsan)
-  endif()
 endif()
 target_link_libraries(hvd_compile INTERFACE Threads::Threads)

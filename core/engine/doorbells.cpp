@@ -19,8 +19,8 @@ void Doorbells::ring(int descriptor) {
 }
 
 void Doorbells::ring_if_asleep(Rank peer) {
-  // Pairs with stop_polling: either we see no poller, or it sees what we have written.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // Pairs with stop_polling; both words are used in one total order: either we see no poller, or it sees
+  // what was written into the ring before.
   if (headers_.at(peer)->pollers.load(std::memory_order_seq_cst) == 0) ring(bells_.at(peer).get());
 }
 

@@ -22,7 +22,7 @@ namespace {
 
 // How long a blocked caller looks for work itself before it leaves that to the engine's threads.
 constexpr std::chrono::microseconds kHelpTime{200};
-constexpr std::chrono::microseconds kPatience{10};
+constexpr std::chrono::microseconds kSpinBeforeYield{10};
 // While it executes less than this, a caller keeps counting as poller of its rings.
 constexpr std::size_t kSmallWork = 64 << 10;
 constexpr std::chrono::milliseconds kWaitSlice{500};
@@ -320,7 +320,7 @@ void Engine::help(const Handle& handle) {
       if (now >= give_up) break;
       // A peer that answers does so within a few microseconds. After that it may be that it has no
       // core to answer on: this one, perhaps.
-      if (give_up - now > kHelpTime - kPatience) {
+      if (give_up - now > kHelpTime - kSpinBeforeYield) {
         cpu_relax();
       } else {
         ::sched_yield();

@@ -8,7 +8,7 @@ namespace {
 
 // Where ranks take all cores, a response that nobody waits for gains nothing by running beside the
 // computation: both use the same core, and the exchange of pieces between ranks that are seldom on
-// their cores at the same time costs more (benchmarks/training.py). So it may wait until somebody asks
+// their cores at the same time costs more (figures in ARCHITECTURE.md). So it may wait until somebody asks
 // for it here, or a peer waits for this rank's part; not for ever, in case nobody does.
 constexpr std::chrono::milliseconds kPatience{1000};
 constexpr std::chrono::milliseconds kLookAtPeers{5};

@@ -225,19 +225,23 @@ void Negotiator::apply(const ExecuteEntry& entry) {
   executor_.queue(std::move(item), !helping_);
 }
 
+// Ends what was announced under this name. An operation that was not (it waits for a join to end) is
+// another one that happens to have the name.
 void Negotiator::finish(ProcessSetId set, const std::string& name, const Status& status,
                         std::int64_t value) {
   const std::shared_ptr<Operation> operation = table_.find(set, name);
-  if (operation == nullptr || operation->executing) return;
+  if (operation == nullptr || !operation->announced || operation->executing) return;
   operation->handle->value = value;
-  table_.remove(*operation);
-  operation->finish(status);
+  end(*operation, status);
+}
+
+void Negotiator::end(Operation& operation, const Status& status) {
+  table_.remove(operation);
+  operation.finish(status);
 }
 
 void Negotiator::apply(const FailEntry& entry) {
   for (const std::string& name : entry.names) {
-    const auto operation = table_.find(entry.process_set, name);
-    if (operation == nullptr || !operation->announced) continue;  // it is another one
     finish(entry.process_set, name, Status::mismatch(entry.text));
   }
 }
@@ -267,9 +271,9 @@ void Negotiator::apply(const RemoveProcessSetEntry& entry) {
   // The root has failed those that it knows of; others have not reached it and never will.
   for (const auto& operation : table_.all()) {
     const Request& request = operation->request;
-    if (request.process_set != entry.id) continue;
-    finish(entry.id, request.name,
-           Status::mismatch("Process set has been removed (tensor name: " + request.name + ")"));
+    if (request.process_set != entry.id || operation->executing) continue;
+    end(*operation,
+        Status::mismatch("Process set has been removed (tensor name: " + request.name + ")"));
   }
   finish(kGlobalProcessSet, entry.name, Status::ok(), entry.id);
 }
@@ -289,9 +293,7 @@ void Negotiator::apply(const ShutdownEntry& entry) {
 
 void Negotiator::fail_waiting(const Status& status) {
   for (const auto& operation : table_.all()) {
-    if (operation->executing) continue;
-    table_.remove(*operation);
-    operation->finish(status);
+    if (!operation->executing) end(*operation, status);
   }
 }
 

@@ -59,6 +59,7 @@ class Negotiator {
   void apply(const ShutdownEntry& entry);
   void finish(ProcessSetId set, const std::string& name, const Status& status,
               std::int64_t value = 0);
+  void end(Operation& operation, const Status& status);
   void fail_waiting(const Status& status);
   void report_warnings(TimePoint now);
   std::shared_ptr<const std::vector<Rank>> members_of(ProcessSetId set);
