@@ -11,6 +11,8 @@
 #include <system_error>
 #include <unordered_map>
 
+#include "c_api/c_api.h"
+#include "c_api/process_engine.h"
 #include "engine/engine.h"
 
 namespace nb = nanobind;
@@ -20,28 +22,17 @@ namespace {
 
 using namespace hvd;
 
-// --- The one engine of this process ---------------------------------------------------------------
+// --- The one engine of this process, and Python's handles -------------------------------------------
 
-struct Process {
-  std::shared_ptr<Engine> engine;
-  std::unordered_map<std::int64_t, std::shared_ptr<Handle>> handles;
-  std::int64_t next_handle = 0;
+struct Handles {
+  std::unordered_map<std::int64_t, std::shared_ptr<Handle>> of;
+  std::int64_t next = 0;
 };
 
 // Never destroyed: threads of the program may outlive static destructors.
-Process& process() {
-  static auto& instance = *new Process;
+Handles& handles() {
+  static auto& instance = *new Handles;
   return instance;
-}
-
-// The child of a fork has none of the engine's threads: it must not use the connections nor keep them
-// open, or peers could not see this process die.
-void forget_engine_in_child() {
-  Process& mine = process();
-  if (!mine.engine) return;
-  mine.engine->close_in_child();
-  new std::shared_ptr<Engine>(std::move(mine.engine));  // leaked: its threads can't be joined here
-  mine.handles.clear();
 }
 
 [[noreturn]] void raise(const Status& status) {
@@ -59,10 +50,11 @@ void forget_engine_in_child() {
 }
 
 std::shared_ptr<Engine> engine() {
-  if (!process().engine) {
+  std::shared_ptr<Engine> running = process_engine();
+  if (!running) {
     raise(Status::not_initialized("Horovod has not been initialized; use hvd.init()."));
   }
-  return process().engine;
+  return running;
 }
 
 // --- Memory that the core allocated for an output -------------------------------------------------
@@ -129,9 +121,10 @@ Topology topology_from(const nb::dict& values) {
 void start(const nb::dict& config, const nb::dict& topology, std::map<Rank, int> regions,
            std::map<Rank, int> doorbells, std::map<Rank, int> host_sockets,
            std::map<Rank, int> tree_sockets, Rank parent, std::vector<Rank> children) {
-  static const int registered = ::pthread_atfork(nullptr, nullptr, forget_engine_in_child);
+  static const int registered =
+      ::pthread_atfork(nullptr, nullptr, [] { handles().of.clear(); });  // they are the parent's
   (void)registered;
-  if (process().engine) throw nb::value_error("_core: the engine has been started already");
+  if (process_engine()) throw nb::value_error("_core: the engine has been started already");
   EngineParts parts{config_from(config),
                     topology_from(topology),
                     std::move(regions),
@@ -140,18 +133,18 @@ void start(const nb::dict& config, const nb::dict& topology, std::map<Rank, int>
                     std::move(tree_sockets),
                     parent,
                     std::move(children)};
-  process().engine = std::make_shared<Engine>(std::move(parts));
+  set_process_engine(std::make_shared<Engine>(std::move(parts)));
 }
 
 void shutdown() {
-  std::shared_ptr<Engine> running = process().engine;
+  const std::shared_ptr<Engine> running = process_engine();
   if (!running) return;
   {
     const nb::gil_scoped_release release;
     running->stop();
   }
-  process().engine.reset();
-  process().handles.clear();
+  set_process_engine(nullptr);
+  handles().of.clear();
 }
 
 // --- Operations -----------------------------------------------------------------------------------
@@ -202,14 +195,14 @@ std::int64_t submit(int kind, std::vector<std::string> names, const nb::list& in
   std::shared_ptr<Handle> handle;
   const Status status = running->submit(std::move(submission), handle);
   if (!status.is_ok()) raise(status);
-  const std::int64_t id = process().next_handle++;
-  process().handles.emplace(id, std::move(handle));
+  const std::int64_t id = handles().next++;
+  handles().of.emplace(id, std::move(handle));
   return id;
 }
 
 std::shared_ptr<Handle> handle_of(std::int64_t id) {
-  const auto found = process().handles.find(id);
-  if (found == process().handles.end()) {
+  const auto found = handles().of.find(id);
+  if (found == handles().of.end()) {
     throw nb::value_error("_core: this handle is not known; it may have been waited for already");
   }
   return found->second;
@@ -217,7 +210,8 @@ std::shared_ptr<Handle> handle_of(std::int64_t id) {
 
 bool poll(std::int64_t id) {
   const std::shared_ptr<Handle> handle = handle_of(id);
-  return process().engine ? process().engine->poll(*handle) : handle->is_done();
+  const std::shared_ptr<Engine> running = process_engine();
+  return running ? running->poll(*handle) : handle->is_done();
 }
 
 void mark_urgent(std::int64_t id) { engine()->mark_urgent(*handle_of(id)); }
@@ -240,7 +234,7 @@ nb::object output_of(Result& result, bool with_buffer) {
 
 nb::object wait(std::int64_t id) {
   const std::shared_ptr<Handle> handle = handle_of(id);
-  if (const std::shared_ptr<Engine> running = process().engine) {
+  if (const std::shared_ptr<Engine> running = process_engine()) {
     while (!handle->is_done()) {
       bool done = false;
       {
@@ -250,7 +244,7 @@ nb::object wait(std::int64_t id) {
       if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
     }
   }
-  process().handles.erase(id);
+  handles().of.erase(id);
   if (!handle->status().is_ok()) raise(handle->status());
   nb::list outputs;
   for (Result& result : handle->results) {
@@ -260,15 +254,16 @@ nb::object wait(std::int64_t id) {
 }
 
 std::optional<Rank> next_connection_request() {
-  const std::shared_ptr<Engine> running = process().engine;
+  const std::shared_ptr<Engine> running = process_engine();
   if (!running) return std::nullopt;
   const nb::gil_scoped_release release;
   return running->links().next_request();
 }
 
 std::optional<std::string> abort_text() {
-  if (!process().engine || process().engine->is_running()) return std::nullopt;
-  return process().engine->status().text();
+  const std::shared_ptr<Engine> running = process_engine();
+  if (!running || running->is_running()) return std::nullopt;
+  return running->status().text();
 }
 
 }  // namespace
@@ -289,7 +284,12 @@ NB_MODULE(_core, module) {
   module.def("start", &start, "config"_a, "topology"_a, "regions"_a, "doorbells"_a,
              "host_sockets"_a, "tree_sockets"_a, "parent"_a, "children"_a);
   module.def("shutdown", &shutdown);
-  module.def("is_running", [] { return process().engine && process().engine->is_running(); });
+  module.def("is_running", [] {
+    const std::shared_ptr<Engine> running = process_engine();
+    return running && running->is_running();
+  });
+  // The address of the table behind c_api/horovod.h, for what is loaded separately.
+  module.def("c_api", [] { return reinterpret_cast<std::uintptr_t>(c_api()); });
   module.def("abort_text", &abort_text);
   module.def("next_connection_request", &next_connection_request);
   module.def("provide_connection", [](Rank peer, int descriptor) {

@@ -219,10 +219,11 @@ Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
     operation->tensor = std::move(submission.tensors[i]);
     operation->handle = created;
     operation->index = i;
-    if (operation->tensor.output == nullptr) {
+    if (operation->tensor.output == nullptr && !operation->tensor.allocate) {
       // The handle outlives the execution: the operation holds it.
-      operation->tensor.allocate = [result = &created->results[i]](const Shape&,
-                                                                   std::size_t bytes) {
+      operation->tensor.allocate = [this, result = &created->results[i]](const Shape&,
+                                                                         std::size_t bytes) {
+        output_bytes_allocated_.fetch_add(bytes, std::memory_order_relaxed);
         result->buffer.reset(static_cast<std::byte*>(
             std::aligned_alloc(64, (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64)));
         result->bytes = bytes;
@@ -235,11 +236,13 @@ Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
   if (!status.is_ok()) return status;
   created->operations.assign(operations.begin(), operations.end());
   created->urgent = submission.urgent;
+  const bool will_wait = submission.urgent && !submission.on_done;
+  created->on_done = std::move(submission.on_done);
   handle = std::move(created);
   inbox_.put(operations, submission.urgent);
-  negotiate(submission.urgent);
+  negotiate(will_wait);
   // Done already: the caller may never come to `wait`, which would do this.
-  if (submission.urgent && handle->is_done()) stop_helping();
+  if (will_wait && handle->is_done()) stop_helping();
   return Status::ok();
 }
 
@@ -456,11 +459,16 @@ std::map<ProcessSetId, std::vector<Rank>> Engine::process_sets() const {
   return negotiator_.process_sets();
 }
 
+std::shared_ptr<const std::vector<Rank>> Engine::members_of(ProcessSetId set) const {
+  return negotiator_.members_of(set);
+}
+
 std::map<std::string, std::uint64_t> Engine::counters() const {
   return {
       {"operations_in_flight", table_.size()},        {"responses_executed", executor_.executed()},
       {"bytes_executed", executor_.executed_bytes()}, {"messages_sent", tree_.messages_sent()},
       {"doorbells_rung", doorbells_.rung()},
+      {"output_bytes_allocated", output_bytes_allocated_.load(std::memory_order_relaxed)},
   };
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -46,6 +47,7 @@ struct Submission {
   std::vector<Request> requests;
   std::vector<WorkTensor> tensors;  // parallel to `requests`
   bool urgent = false;              // the caller is going to wait for it at once
+  std::function<void(Handle&)> on_done;  // the caller does not wait at all: see Handle
 };
 
 class Engine {
@@ -72,6 +74,9 @@ class Engine {
   bool is_running() const { return state_.is_running(); }
   DataLinks& links() { return links_; }
   std::map<ProcessSetId, std::vector<Rank>> process_sets() const;
+  // Its members in ascending order; nullptr when there is no such set.
+  std::shared_ptr<const std::vector<Rank>> members_of(ProcessSetId set) const;
+  const Topology& topology() const { return topology_; }
   std::map<std::string, std::uint64_t> counters() const;
 
   // In the child after fork: gives back the descriptors, so that a peer still sees this process's end.
@@ -106,6 +111,8 @@ class Engine {
   Executor executor_;
   Negotiator negotiator_;
   std::mutex negotiation_role_;
+
+  std::atomic<std::uint64_t> output_bytes_allocated_{0};
 
   Descriptor epoll_;
   Descriptor timer_;

@@ -27,6 +27,7 @@ void Executor::queue(QueuedWork work, bool wake) {
   {
     const std::lock_guard lock(queue_mutex_);
     if (queue_.empty()) waiting_since_ = std::chrono::steady_clock::now();
+    hurry_ = hurry_ || work.awaited;
     queue_.push_back(std::move(work));
     waiting_.store(queue_.size(), std::memory_order_release);
   }

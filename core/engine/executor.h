@@ -22,6 +22,7 @@ struct QueuedWork {
   std::shared_ptr<const std::vector<Rank>> members;
   std::vector<std::shared_ptr<Operation>> operations;
   std::size_t bytes = 0;  // of this rank's inputs
+  bool awaited = false;   // somebody waits for it who will not come and say so
 };
 
 class Executor {

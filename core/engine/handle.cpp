@@ -19,6 +19,7 @@ void Handle::finish_one(const Status& status) {
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
     ::syscall(SYS_futex, &done_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
+  if (on_done) on_done(*this);
 }
 
 bool Handle::sleep(std::chrono::nanoseconds limit) const {

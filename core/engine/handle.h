@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -48,6 +49,9 @@ class Handle {
   std::vector<std::weak_ptr<Operation>> operations;  // what it stands for, while in flight
   std::atomic<bool> urgent{false};                   // somebody waits for it, and the root knows
   std::int64_t value = 0;                            // join: last rank; add_process_set: id
+  // For callers that do not wait: called once, when it is done, on whatever thread ends the last
+  // operation; must be quick and must not block. Set before the submission.
+  std::function<void(Handle&)> on_done;
 
  private:
   mutable std::atomic<std::uint32_t> done_{0};

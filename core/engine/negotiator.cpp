@@ -179,7 +179,7 @@ void Negotiator::apply(const LogEntry& entry) {
   std::visit([this](const auto& specific) { apply(specific); }, entry);
 }
 
-std::shared_ptr<const std::vector<Rank>> Negotiator::members_of(ProcessSetId set) {
+std::shared_ptr<const std::vector<Rank>> Negotiator::members_of(ProcessSetId set) const {
   const std::lock_guard lock(sets_mutex_);
   const auto found = sets_.find(set);
   return found == sets_.end() ? nullptr : found->second;
@@ -215,6 +215,7 @@ void Negotiator::apply(const ExecuteEntry& entry) {
       operation = nullptr;
     if (operation != nullptr) {
       operation->executing = true;
+      if (operation->handle->on_done) item.awaited = true;
       tensor = std::move(operation->tensor);
     } else {
       tensor.shape = request->shape;  // this rank has joined: zeros

@@ -38,6 +38,8 @@ class Negotiator {
 
   // The ids and members of all process sets; thread-safe.
   std::map<ProcessSetId, std::vector<Rank>> process_sets() const;
+  // nullptr when there is no such set; thread-safe.
+  std::shared_ptr<const std::vector<Rank>> members_of(ProcessSetId set) const;
   std::uint64_t responses() const { return sequence_; }
 
  private:
@@ -62,7 +64,6 @@ class Negotiator {
   void end(Operation& operation, const Status& status);
   void fail_waiting(const Status& status);
   void report_warnings(TimePoint now);
-  std::shared_ptr<const std::vector<Rank>> members_of(ProcessSetId set);
 
   const Config& config_;
   const Topology& topology_;

@@ -6,12 +6,18 @@ type itself, or float32 for bfloat16, which NumPy does not have. A new door need
 
 from __future__ import annotations
 
-from types import ModuleType
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from horovod import _core
 from horovod.common.dtypes import DataType, dtype_name
+from horovod.common.exceptions import HorovodInternalError
 
 DTYPES = tuple(dtype_name(dtype) for dtype in DataType)
 HALF = ("float16", "bfloat16")
@@ -97,5 +103,115 @@ class TorchDoor:
         return self.torch.zeros(3, dtype=self.torch.uint32)
 
 
-Door = NumpyDoor | TorchDoor
-DOORS: tuple[type[NumpyDoor | TorchDoor], ...] = (NumpyDoor, TorchDoor)
+def _in_flight() -> int:
+    return _core.counters()["operations_in_flight"]
+
+
+class TensorflowDoor:
+    """`horovod.tensorflow` in eager mode.
+
+    What that door has not (asynchronous forms, barrier) is made of what it has. Its errors are
+    `tf.errors`; here they become those of the other doors, and tests/multi/test_tensorflow_ops.py looks at
+    their classes.
+    """
+
+    name = "tensorflow"
+    dtypes = DTYPES
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        import horovod.numpy
+        import horovod.tensorflow as hvd
+
+        self.tf = tf
+        calls = {
+            name: self._translated(getattr(hvd, name))
+            for name in hvd.__all__
+            if callable(getattr(hvd, name)) and not isinstance(getattr(hvd, name), type)
+        }
+        names = {name: getattr(hvd, name) for name in hvd.__all__}
+        join = calls["join"]
+        self.hvd = SimpleNamespace(
+            **{
+                **names,
+                **calls,
+                "join": lambda: int(join()),
+                "barrier": horovod.numpy.barrier,
+                "allreduce_async": self._in_thread(calls["allreduce"]),
+                "poll": lambda future: future.done(),
+                "synchronize": self._synchronize,
+            }
+        )
+        # Not offered: in-place forms on tensors, which TensorFlow's cannot have.
+        del self.hvd.broadcast_
+
+    def _translated(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        errors = self.tf.errors
+
+        def translated(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return call(*args, **kwargs)
+            except errors.InvalidArgumentError as error:
+                raise ValueError(error.message) from error
+            except errors.AbortedError as error:
+                unavailable = NotImplementedError if "Adasum" in error.message else RuntimeError
+                raise unavailable(error.message) from error
+            except (errors.FailedPreconditionError, errors.UnknownError) as error:
+                raise HorovodInternalError(error.message) from error
+
+        return translated
+
+    @staticmethod
+    def _in_thread(call: Callable[..., Any]) -> Callable[..., Future[Any]]:
+        """Make the asynchronous form of `call`; it has been submitted, or refused, on return."""
+
+        def submit(*args: Any, **kwargs: Any) -> Future[Any]:
+            before = _in_flight()
+            future: Future[Any] = Future()
+
+            def run() -> None:
+                try:
+                    future.set_result(call(*args, **kwargs))
+                except Exception as error:
+                    future.set_exception(error)
+
+            threading.Thread(target=run, daemon=True).start()
+            while _in_flight() == before and not future.done():
+                time.sleep(0.001)
+            if future.done() and isinstance(future.exception(), ValueError):
+                raise future.exception()
+            return future
+
+        return submit
+
+    @staticmethod
+    def _synchronize(future: Future[Any]) -> Any:
+        if getattr(future, "taken", False):
+            return None
+        future.taken = True  # type: ignore[attr-defined]
+        return future.result(timeout=60)
+
+    def tensor(self, values: np.ndarray[Any, Any], dtype: str) -> Any:
+        array = np.array(values, dtype=carrier(dtype))
+        return self.tf.cast(self.tf.constant(array), dtype)
+
+    def values(self, tensor: Any) -> np.ndarray[Any, Any]:
+        if tensor.dtype == self.tf.bfloat16:
+            tensor = self.tf.cast(tensor, self.tf.float32)
+        return np.array(tensor)
+
+    def strided(self, tensor: Any) -> Any:
+        """Return the tensor: TensorFlow's have no strides."""
+        return tensor
+
+    def dtype_of(self, tensor: Any) -> str:
+        return str(tensor.dtype.name)
+
+    def unsupported(self) -> Any:
+        """Return a tensor of a type that the engine does not know."""
+        return self.tf.constant(["text"])
+
+
+Door = NumpyDoor | TorchDoor | TensorflowDoor
+DOORS: tuple[type[Door], ...] = (NumpyDoor, TorchDoor, TensorflowDoor)

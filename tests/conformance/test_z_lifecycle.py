@@ -32,6 +32,8 @@ def wrong_splits(door, hvd):
 def test_generated_names_pair_up_after_an_error_on_one_rank(door, hvd, world, fail):
     if world.size < 2:
         pytest.skip("needs another rank")
+    if door.name == "tensorflow":
+        pytest.skip("unnamed eager ops are named after their kind, so two cannot be in flight")
     if world.rank == world.size - 1:
         with pytest.raises((ValueError, TypeError)):
             fail(door, hvd)

@@ -1,0 +1,113 @@
+"""Local gradient aggregation for eager mode and `tf.function`: sum over passes, then reduce once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow.gradient_aggregation import dense_gradient
+from horovod.tensorflow.gradient_reduction import key_of
+
+
+class LocalGradientAggregationHelperEager:
+    """Sums gradients in variables and reduces them at every n-th pass.
+
+    Args:
+        backward_passes_per_step: the n.
+        allreduce_func: `(gradients, variables) -> reduced gradients`.
+        sparse_as_dense: make IndexedSlices dense, so that they can be summed.
+        average_aggregated_gradients: divide the sum by n.
+        process_set: the ranks that take part.
+        scale_local_gradients: divide local gradients by the size of the set.
+
+    Attributes:
+        counter: passes since the last reduction, an int32 variable.
+    """
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
+        sparse_as_dense: bool,
+        average_aggregated_gradients: bool,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        if backward_passes_per_step < 1:
+            raise ValueError(
+                f"backward_passes_per_step must be at least 1, not {backward_passes_per_step}."
+            )
+        self.backward_passes_per_step = backward_passes_per_step
+        self.sparse_as_dense = sparse_as_dense
+        self.average_aggregated_gradients = average_aggregated_gradients
+        self.process_set = process_set
+        self.scale_local_gradients = scale_local_gradients
+        self.counter = tf.Variable(0, trainable=False, dtype=tf.int32, name="aggregation_counter")
+        self._allreduce = allreduce_func
+        self._local: set[Any] = set()
+        self._sums: dict[Any, tf.Variable] = {}
+
+    def register_local_var(self, var: Any) -> None:
+        """Keeps the gradient of this variable on its rank."""
+        self._local.add(key_of(var))
+
+    def _sum_of(self, variable: Any, gradient: Any) -> tf.Variable:
+        key = key_of(variable)
+        if key not in self._sums:
+            with tf.init_scope():
+                self._sums[key] = tf.Variable(
+                    tf.zeros(gradient.shape, gradient.dtype), trainable=False
+                )
+        return self._sums[key]
+
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:  # noqa: A002
+        """Adds the gradients to the sums; returns reduced sums at every n-th pass, else the sums."""
+        grads = [dense_gradient(gradient, self.sparse_as_dense) for gradient in grads]
+        if self.backward_passes_per_step == 1:
+            return self._allreduce(grads, vars)
+        present = [i for i, gradient in enumerate(grads) if gradient is not None]
+        begins = tf.equal(self.counter, 0)
+        totals = []
+        for i in present:
+            total = self._sum_of(vars[i], grads[i])
+            # A new window starts from the gradient itself: multiplying an old infinity by zero would not.
+            total.assign(tf.where(begins, grads[i], total + grads[i]))
+            totals.append(total.read_value())
+        self.counter.assign_add(1)
+        reduced = tf.cond(
+            tf.equal(self.counter, self.backward_passes_per_step),
+            lambda: self._reduce(totals, [vars[i] for i in present]),
+            lambda: [tf.identity(total) for total in totals],
+        )
+        results: list[Any] = [None] * len(grads)
+        for i, gradient in zip(present, reduced, strict=True):
+            results[i] = gradient
+        return results
+
+    def _reduce(self, totals: list[Any], variables: list[Any]) -> list[Any]:
+        reduced = self._allreduce(totals, variables)
+        if self.average_aggregated_gradients:
+            reduced = [gradient / self.backward_passes_per_step for gradient in reduced]
+        return [tf.identity(gradient) for gradient in reduced]
+
+    def apply_gradients(
+        self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Applies at every n-th pass; at the others only the optimizer's `iterations` advance."""
+        del args, kwargs
+        if self.backward_passes_per_step == 1:
+            return apply_grads_closure()
+
+        def apply() -> Any:
+            apply_grads_closure()
+            self.counter.assign(0)
+            return tf.constant(True)
+
+        def skip() -> Any:
+            optimizer.iterations.assign_add(1)
+            return tf.constant(False)
+
+        return tf.cond(tf.equal(self.counter, self.backward_passes_per_step), apply, skip)
