@@ -3,6 +3,7 @@
 
 SHELL := /bin/sh
 VENV := .venv
+VENV_TF1 := .venv-tensorflow1
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMPS := $(VENV)/stamps
@@ -46,8 +47,9 @@ $(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
 	$(PY) -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-$(STAMPS)/test: requirements/build.txt requirements/demo.txt requirements/run.txt
-$(STAMPS)/check: requirements/build.txt requirements/demo.txt requirements/run.txt requirements/test.txt
+$(STAMPS)/test: requirements/build.txt requirements/demo.txt requirements/run.txt requirements/tensorflow.txt
+$(STAMPS)/check: requirements/build.txt requirements/demo.txt requirements/run.txt requirements/tensorflow.txt \
+	requirements/test.txt
 $(STAMPS)/demo: requirements/run.txt
 
 # Python files are used where they lie; only the compiled part has to be built again.
@@ -57,6 +59,14 @@ $(STAMPS)/package: $(STAMPS)/build $(STAMPS)/run pyproject.toml $(CORE_FILES)
 	@touch $@
 
 build: $(STAMPS)/package
+
+# TensorFlow 2.15 needs other versions of much else. The package in it is that of $(VENV), not a copy: what
+# is tested there is the same binary.
+$(STAMPS)/tensorflow1: requirements/tensorflow1.txt requirements/run.txt $(STAMPS)/package
+	$(PY) -m venv $(VENV_TF1)
+	$(VENV_TF1)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(PY) tools/share_package.py $(VENV_TF1)
+	@touch $@
 
 # --- The demonstration ---------------------------------------------------------------------------
 
@@ -74,7 +84,7 @@ demo: $(STAMPS)/package $(STAMPS)/demo $(STAMPS)/demo-data
 core-tests: build
 	@$(BIN)/cmake --build build/module --target core_tests
 
-test: build core-tests $(STAMPS)/test
+test: build core-tests $(STAMPS)/test $(STAMPS)/tensorflow1
 	$(PY) tools/run_tests.py
 
 # --- Checks --------------------------------------------------------------------------------------
@@ -126,5 +136,5 @@ bench: $(STAMPS)/package $(STAMPS)/demo
 	$(PY) benchmarks $(BENCH_OPTIONS)
 
 clean:
-	rm -rf $(VENV) .venv-bench build dist data benchmarks/results .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TF1) .venv-bench build dist data benchmarks/results .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,8 +3,9 @@
     python tools/run_tests.py [core] [unit] [multi] [conformance] [-k WORD] [-v]
 
 Every job is one command with a time limit of its own. A file of tests/multi says with a constant
-`LAUNCHES` how it is started, e.g. `LAUNCHES = ["-np 2", "-np 4 -H localhost:2,127.0.0.1:2"]`; files named
-test_launcher_* start processes themselves and run plainly. The last line says 'N passed, N failed'.
+`LAUNCHES` how it is started, e.g. `LAUNCHES = ["-np 2", "-np 4 -H localhost:2,127.0.0.1:2"]`, and with a
+constant `ENVIRONMENTS` in which of the environments below (default: main); files named test_launcher_* start
+processes themselves and run plainly. The last line says 'N passed, N failed'.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ CONFORMANCE_LAUNCHES = [
     "-np 3 -H localhost:2,127.0.0.1:1",
     "-np 4 -H localhost:2,127.0.0.1:2",
 ]
+ENVIRONMENTS = {
+    "main": Path(sys.executable).parent,
+    "tensorflow1": ROOT / ".venv-tensorflow1" / "bin",
+}
 SUITES = ("core", "unit", "multi", "conformance")
 RESULTS_VARIABLE = "HVD_TEST_RESULTS"  # tests/conftest.py writes <rank>.json into this folder
 
@@ -68,27 +73,32 @@ class Tally:
         return f"{self.passed} passed, {self.failed} failed{skipped}"
 
 
-def pytest_argv(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+def pytest_argv(*arguments: str, environment: str = "main") -> list[str]:
+    python = str(ENVIRONMENTS[environment] / "python")
+    return [python, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
 
 
-def launched(path: Path, launch: str, *, timeout: float, extra: list[str]) -> Job:
+def launched(
+    path: Path, launch: str, *, timeout: float, extra: list[str], environment: str = "main"
+) -> Job:
     """Make the job that runs pytest on `path` on every rank of `horovodrun <launch>`."""
     words = shlex.split(launch)
     ranks = int(words[words.index("-np") + 1])
-    launcher = [str(Path(sys.executable).with_name("horovodrun")), *words]
+    launcher = [str(ENVIRONMENTS[environment] / "python"), "-m", "horovod.runner", *words]
+    tests = str(path.relative_to(ROOT))
     # A rank that fails is out of step with the others, so its first failure ends the job.
-    argv = [*launcher, *pytest_argv("-x", "--timeout=60", *extra, str(path.relative_to(ROOT)))]
-    return Job(f"{path.relative_to(ROOT)} [{launch}]", argv, ranks, timeout)
+    argv = [*launcher, *pytest_argv("-x", "--timeout=60", *extra, tests, environment=environment)]
+    place = "" if environment == "main" else f" in {environment}"
+    return Job(f"{tests} [{launch}]{place}", argv, ranks, timeout)
 
 
-def declared_launches(path: Path) -> list[str]:
-    """Read the constant `LAUNCHES` of a test file without importing it."""
+def declared(path: Path, constant: str, default: list[str]) -> list[str]:
+    """Read a constant of a test file, a list of strings, without importing the file."""
     for node in ast.parse(path.read_text()).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(isinstance(t, ast.Name) and t.id == "LAUNCHES" for t in targets):
+        if any(isinstance(t, ast.Name) and t.id == constant for t in targets):
             return list(ast.literal_eval(node.value))  # type: ignore[attr-defined]
-    return ["-np 2"]
+    return default
 
 
 def jobs_of(suite: str, extra: list[str]) -> Iterator[Job]:
@@ -103,8 +113,11 @@ def jobs_of(suite: str, extra: list[str]) -> Iterator[Job]:
                 argv = pytest_argv(*extra, str(path.relative_to(ROOT)))
                 yield Job(str(path.relative_to(ROOT)), argv, 1, 600)
             else:
-                for launch in declared_launches(path):
-                    yield launched(path, launch, timeout=300, extra=extra)
+                for environment in declared(path, "ENVIRONMENTS", ["main"]):
+                    for launch in declared(path, "LAUNCHES", ["-np 2"]):
+                        yield launched(
+                            path, launch, timeout=300, extra=extra, environment=environment
+                        )
     else:
         for launch in CONFORMANCE_LAUNCHES:
             yield launched(ROOT / "tests" / "conformance", launch, timeout=600, extra=extra)

@@ -158,6 +158,8 @@ class TensorflowDoor:
                 unavailable = NotImplementedError if "Adasum" in error.message else RuntimeError
                 raise unavailable(error.message) from error
             except (errors.FailedPreconditionError, errors.UnknownError) as error:
+                if "has not been initialized" in error.message:
+                    raise ValueError(error.message) from error
                 raise HorovodInternalError(error.message) from error
 
         return translated

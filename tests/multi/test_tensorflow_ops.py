@@ -149,8 +149,6 @@ def test_gradients(run, rank, size):
     values = np.arange(2.0 * size * 3, dtype=np.float64).reshape(2 * size, 3)
     weights = np.arange(1.0, size + 1)
     mean, total = weights.mean(), weights.sum()
-    block = 2 * slice(0, 1).stop
-    assert block == 2
 
     def check(call, expected):
         np.testing.assert_allclose(
@@ -179,7 +177,9 @@ def test_gradient_of_a_gathered_tensor_with_unknown_rows(rank, size):
         np.testing.assert_array_equal(got, np.ones([rows, 2]))
 
 
-def test_gradients_within_a_process_set(rank, several):
+def test_gradients_within_a_process_set(rank, size):
+    if size < 3:
+        pytest.skip("needs a rank outside the set")
     pair = hvd.add_process_set([0, hvd.size() - 1])
     if pair.included():
         x = tf.Variable([1.0, 2.0])

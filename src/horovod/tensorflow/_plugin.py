@@ -53,4 +53,31 @@ def _load(path: Path) -> tuple[Any, ctypes.CDLL]:
     return functions, library
 
 
+def _order_does_not_matter(op_types: frozenset[str]) -> None:
+    """Tells `tf.function` that these ops need not run in the order of the program.
+
+    It chains stateful ops otherwise, and ranks that build a graph in different orders would wait for each
+    other. They are stateful so that no optimizer folds, merges or drops one that other ranks wait for.
+
+    Raises:
+        ImportError: this TensorFlow has no such list.
+    """
+    from tensorflow.python.framework import auto_control_deps
+
+    listed = getattr(auto_control_deps, "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS", None)
+    if listed is None:
+        raise ImportError(
+            f"{_NEEDS}; TensorFlow {tf.__version__} has no list of stateful ops whose order does not "
+            "matter (auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS)."
+        )
+    auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = listed | op_types
+
+
+COLLECTIVE_OPS = frozenset(
+    f"Horovod{prefix}{kind}"
+    for prefix in ("", "Grouped")
+    for kind in ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter", "Join")
+)
+
 ops, library = _load(_LIBRARY)
+_order_does_not_matter(COLLECTIVE_OPS)
