@@ -54,6 +54,11 @@ class Flavour:
         return f"{self.keras.__name__.split('.')[0]} {version} on {self.backend}".replace("  ", " ")
 
     @cached_property
+    def package(self) -> str:
+        """The root package that implements this Keras: "keras" or "tf_keras"."""
+        return self.optimizer_classes[0].__module__.split(".")[0]
+
+    @cached_property
     def optimizer_classes(self) -> tuple[type, ...]:
         """The base classes of this Keras's optimizers."""
         optimizers = self.keras.optimizers

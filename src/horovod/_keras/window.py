@@ -28,6 +28,7 @@ class Window:
         self._is_jax = flavour.backend == "jax"
         self._counter: Any = None
         self._sums: dict[int, Any] = {}
+        self._seen: set[int] = set()  # which variables had a gradient since the last update
 
     @property
     def counter(self) -> Any:
@@ -59,21 +60,28 @@ class Window:
             boolean inside `jax.jit`.
         """
         ops = self._keras.ops
-        begins = ops.equal(self._counter, 0)
+        begins = self._known(ops.equal(self._counter, 0))
+        if begins is True:
+            self._seen.clear()
         totals: list[Any] = []
         for gradient, variable in zip(gradients, variables, strict=True):
-            if gradient is None:
-                totals.append(None)
-                continue
             total = self._sums[id(variable)]
+            if gradient is None:
+                # Another pass of this update may have had one (torch).
+                totals.append(total.value if id(variable) in self._seen else None)
+                continue
+            # An update starts from the gradient: multiplying an old infinity by zero would not.
+            fresh = begins if not isinstance(begins, bool) else id(variable) not in self._seen
             gradient = ops.cast(gradient, total.dtype)
-            # A new window starts from the gradient: multiplying an old infinity by zero would not.
-            summed = ops.where(begins, gradient, ops.add(total, gradient))
+            if isinstance(fresh, bool):
+                summed = gradient if fresh else ops.add(total, gradient)
+            else:
+                summed = ops.where(fresh, gradient, ops.add(total, gradient))
             total.assign(summed)
             totals.append(summed)
+            self._seen.add(id(variable))
         self._counter.assign(ops.mod(ops.add(self._counter, 1), self.passes))
-        completes = ops.equal(self._counter, 0)
-        return totals, completes if self._is_traced(completes) else bool(completes)
+        return totals, self._known(ops.equal(self._counter, 0))
 
     def averaged(self, totals: Sequence[Any]) -> list[Any]:
         """Returns reduced sums as they are applied."""
@@ -88,9 +96,11 @@ class Window:
             return update() if completes else skip()
         return self._keras.ops.cond(completes, update, skip)
 
-    def _is_traced(self, value: Any) -> bool:
-        if not self._is_jax:
-            return False
-        import jax
+    def _known(self, value: Any) -> Any:
+        """Returns a boolean tensor as a bool, unless `jax.jit` is tracing."""
+        if self._is_jax:
+            import jax
 
-        return isinstance(value, jax.core.Tracer)
+            if isinstance(value, jax.core.Tracer):
+                return value
+        return bool(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -55,6 +56,7 @@ class SyncBatchNormalization(_BatchNormalization):
         both = allreduce(both, op=Average, name=f"SyncBatchNormalization_{self.name}")
         return both[0], both[1] - tf.square(both[0])
 
+    @functools.wraps(_BatchNormalization.call)  # Keras reads the names of its parameters
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Normalizes; in a graph of TensorFlow 1 its updates go to the collection UPDATE_OPS."""
         outputs = super().call(*args, **kwargs)
