@@ -1,7 +1,8 @@
 """Step time of a VGG-16-sized model (134 MB of gradients, CIFAR-10 shapes), one thread per rank.
 
-Compared in turn: one process alone, independent processes side by side (they share memory and
-cores but exchange nothing: the bound), DistributedDataParallel on Gloo, and Horovod. Efficiency is
+Compared in turn, for PyTorch and for TensorFlow: one process alone, independent processes side by side
+(they share memory and cores but exchange nothing: the bound), the framework's own way
+(DistributedDataParallel on Gloo, MultiWorkerMirroredStrategy with its ring), and Horovod. Efficiency is
 throughput of N / (N x throughput of one).
 """
 
@@ -13,34 +14,51 @@ from typing import Any
 from groups import Conductor, script, side_by_side, under_horovodrun
 from harness import Report, Target, argument_parser, median, new_report
 
-ALONE, INDEPENDENT, DDP, OURS = "alone", "independent, side by side", "DDP on Gloo", "Horovod"
+ALONE, INDEPENDENT, OURS = "alone", "independent, side by side", "Horovod"
+# Framework -> worker script, the name of its own way and that way's argument.
+FRAMEWORKS = {
+    "torch": ("training_worker.py", "DDP on Gloo", "ddp"),
+    "tensorflow": ("training_worker_tensorflow.py", "MultiWorkerMirrored, ring", "multiworker"),
+}
 TARGET_RATIO = 1.10
 
 
 def main() -> None:
     args = parse_arguments()
     report = new_report("training", args)
-    with Conductor(report.note) as conductor:
-        start_groups(conductor, args.ranks)
-        gradient_bytes = conductor.groups[ALONE].ask("gradient_bytes")[0]["bytes"]
-        report.note(f"gradients: {gradient_bytes / 1e6:.1f} MB")
-        for batch in args.batch_sizes or ([8] if args.quick else [8, 32]):
-            medians = measure(conductor, report, batch, args)
-            ranks = {name: 1 if name == ALONE else args.ranks for name in medians}
-            report.table(f"batch of {batch} per rank", rows(medians, ranks, batch))
-            if OURS in medians:
-                ratio = medians[OURS] / medians[INDEPENDENT]
-                claim = f"batch {batch}: step time over {args.ranks} independent processes"
-                report.targets.append(Target(claim, ratio, TARGET_RATIO, at_most=True, unit="x"))
+    for framework in args.frameworks:
+        compare(framework, report, args)
     report.finish(args.json)
 
 
-def start_groups(conductor: Conductor, ranks: int) -> None:
+def compare(framework: str, report: Report, args: argparse.Namespace) -> None:
+    """All ways of one framework."""
+    peer = FRAMEWORKS[framework][1]
+    with Conductor(report.note) as conductor:
+        start_groups(conductor, framework, args.ranks)
+        gradient_bytes = conductor.groups[ALONE].ask("gradient_bytes")[0]["bytes"]
+        report.note(f"{framework}, gradients: {gradient_bytes / 1e6:.1f} MB")
+        for batch in args.batch_sizes or ([8] if args.quick else [8, 32]):
+            medians = measure(conductor, report, batch, args)
+            ranks = {name: 1 if name == ALONE else args.ranks for name in medians}
+            report.table(f"{framework}, batch of {batch} per rank", rows(medians, ranks, batch))
+            if OURS not in medians:
+                continue
+            what = f"{framework}, batch {batch}: step time over"
+            ratio = medians[OURS] / medians[INDEPENDENT]
+            claim = f"{what} {args.ranks} independent processes"
+            report.targets.append(Target(claim, ratio, TARGET_RATIO, at_most=True, unit="x"))
+            if peer in medians:
+                ratio = medians[OURS] / medians[peer]
+                report.targets.append(Target(f"{what} {peer}", ratio, 1.0, at_most=True, unit="x"))
+
+
+def start_groups(conductor: Conductor, framework: str, ranks: int) -> None:
     """One group per way to train."""
-    worker = "training_worker.py"
+    worker, peer, argument = FRAMEWORKS[framework]
     conductor.add(ALONE, 1, side_by_side, script(worker, "alone"))
     conductor.add(INDEPENDENT, ranks, side_by_side, script(worker, "alone"))
-    conductor.add(DDP, ranks, side_by_side, script(worker, "ddp"))
+    conductor.add(peer, ranks, side_by_side, script(worker, argument))
     conductor.add(OURS, ranks, under_horovodrun, script(worker, "horovod"))
 
 
@@ -84,7 +102,10 @@ def rows(medians: dict[str, float], ranks: dict[str, int], batch: int) -> list[d
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argument_parser("Training step time against independent processes and DDP")
+    parser = argument_parser("Training step time against independent processes and peers")
+    parser.add_argument(
+        "--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), help="default: all"
+    )
     parser.add_argument("--ranks", type=int, default=2, help="processes that train together")
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="images per rank and step")
     parser.add_argument("--rounds", type=int, help="times that every way has its turn")
