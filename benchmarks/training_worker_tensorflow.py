@@ -5,6 +5,7 @@ Plain variables and a `tf.function`, so that only the exchange of gradients diff
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -42,7 +43,7 @@ class VGG16:
                 channels = width
             self.convolutions.append(layers)
         widths = [channels, 4096, 4096, CLASSES]
-        self.dense = [self._layer([a, b], a) for a, b in zip(widths, widths[1:], strict=False)]
+        self.dense = [self._layer([a, b], a) for a, b in itertools.pairwise(widths)]
         self.momenta = [tf.Variable(tf.zeros_like(v), trainable=False) for v in self.variables]
 
     def _layer(self, shape: list[int], inputs: int) -> tuple[tf.Variable, tf.Variable]:

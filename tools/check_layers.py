@@ -24,7 +24,16 @@ ALLOWED: dict[str, set[str]] = {
     "backends": {"base", "transport", "collectives"},
     "engine": {"base", "wire", "trace", "transport", "collectives", "backends"},
     "c_api": {"base", "wire", "trace", "transport", "collectives", "backends", "engine"},
-    "bindings": {"base", "wire", "trace", "transport", "collectives", "backends", "engine", "c_api"},
+    "bindings": {
+        "base",
+        "wire",
+        "trace",
+        "transport",
+        "collectives",
+        "backends",
+        "engine",
+        "c_api",
+    },
     "tensorflow": {"base", "c_api"},
 }
 PROJECT_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')

@@ -21,7 +21,9 @@ def main() -> int:
     own = Path(sysconfig.get_path("purelib"))
     other = Path(sys.argv[1]).resolve() / own.relative_to(sys.prefix)
     if not other.is_dir():
-        print(f"error: {other} does not exist; is it an environment of Python {sys.version_info[:2]}?")
+        print(
+            f"error: {other} does not exist; is it an environment of Python {sys.version_info[:2]}?"
+        )
         return 1
     sources = [own / "horovod", *own.glob("_editable*horovod*"), *own.glob("horovod-*.dist-info")]
     if len(sources) < 3:

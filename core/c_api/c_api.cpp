@@ -30,7 +30,8 @@ int refuse(int code, std::string_view text, char* error, std::size_t error_bytes
 
 Submission submission_of(const hvd_call& call, std::size_t members) {
   Submission submission;
-  submission.urgent = true;  // it is waited for: by the caller, or by a framework that does not say when
+  submission.urgent =
+      true;  // it is waited for: by the caller, or by a framework that does not say when
   // A join has no tensor but is a request like others.
   const auto count = static_cast<std::size_t>(std::max(call.tensor_count, 1));
   submission.requests.resize(count);

@@ -30,9 +30,10 @@ CallFault check_operator(const hvd_call& call, Collective kind) {
   for (const hvd_tensor& tensor : std::span(call.tensors, call.tensor_count)) {
     const auto dtype = static_cast<DataType>(tensor.dtype);
     if (supports(op, dtype)) continue;
-    return invalid(std::string(tensor.name) + ": " + std::string(name_of(op)) +
-                   " is not defined for " + std::string(name_of(dtype)) +
-                   " tensors. Cast the tensor or use another operator (docs/dtypes.md has the table).");
+    return invalid(
+        std::string(tensor.name) + ": " + std::string(name_of(op)) + " is not defined for " +
+        std::string(name_of(dtype)) +
+        " tensors. Cast the tensor or use another operator (docs/dtypes.md has the table).");
   }
   return {};
 }
@@ -52,7 +53,8 @@ CallFault check_splits(const hvd_call& call, std::size_t members) {
   if (call.splits == nullptr) {
     if (rows % static_cast<std::int64_t>(members) == 0) return {};
     return invalid(
-        "splits not provided, but first dimension of tensor is not an even multiple of the number of "
+        "splits not provided, but first dimension of tensor is not an even multiple of the number "
+        "of "
         "workers.");
   }
   const std::span splits(call.splits, call.split_count);

@@ -21,7 +21,7 @@ enum {
   HVD_MISMATCH = 2,          // ranks disagreed about the operation; the job goes on
   HVD_ABORTED = 3,           // a peer died, or the job was shut down
   HVD_NOT_INITIALIZED = 4,   // hvd.init() has not been called
-  HVD_UNSUPPORTED = 5,       // the operator is not offered for this collective; nothing was submitted
+  HVD_UNSUPPORTED = 5,  // the operator is not offered for this collective; nothing was submitted
 };
 
 // One tensor: dense, in host memory, in C order.

@@ -465,8 +465,10 @@ std::shared_ptr<const std::vector<Rank>> Engine::members_of(ProcessSetId set) co
 
 std::map<std::string, std::uint64_t> Engine::counters() const {
   return {
-      {"operations_in_flight", table_.size()},        {"responses_executed", executor_.executed()},
-      {"bytes_executed", executor_.executed_bytes()}, {"messages_sent", tree_.messages_sent()},
+      {"operations_in_flight", table_.size()},
+      {"responses_executed", executor_.executed()},
+      {"bytes_executed", executor_.executed_bytes()},
+      {"messages_sent", tree_.messages_sent()},
       {"doorbells_rung", doorbells_.rung()},
       {"output_bytes_allocated", output_bytes_allocated_.load(std::memory_order_relaxed)},
   };

@@ -45,8 +45,8 @@ struct EngineParts {
 // One call of a user: one tensor, or the members of a group.
 struct Submission {
   std::vector<Request> requests;
-  std::vector<WorkTensor> tensors;  // parallel to `requests`
-  bool urgent = false;              // the caller is going to wait for it at once
+  std::vector<WorkTensor> tensors;       // parallel to `requests`
+  bool urgent = false;                   // the caller is going to wait for it at once
   std::function<void(Handle&)> on_done;  // the caller does not wait at all: see Handle
 };
 

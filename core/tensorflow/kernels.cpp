@@ -73,7 +73,7 @@ struct Node {
   double postscale = 1;
   std::int32_t root = -1;
   std::int32_t process_set = 0;
-  std::string name;                 // of the operation, or of the group
+  std::string name;                  // of the operation, or of the group
   std::vector<std::string> members;  // names of the group's tensors
 };
 
@@ -116,12 +116,17 @@ void delete_node(void* node) { delete static_cast<Node*>(node); }
 
 TF_Code code_of(int outcome) {
   switch (outcome) {
-    case HVD_OK: return TF_OK;
-    case HVD_INVALID_ARGUMENT: return TF_INVALID_ARGUMENT;
+    case HVD_OK:
+      return TF_OK;
+    case HVD_INVALID_ARGUMENT:
+      return TF_INVALID_ARGUMENT;
     case HVD_MISMATCH:
-    case HVD_NOT_INITIALIZED: return TF_FAILED_PRECONDITION;
-    case HVD_UNSUPPORTED: return TF_ABORTED;
-    default: return TF_UNKNOWN;
+    case HVD_NOT_INITIALIZED:
+      return TF_FAILED_PRECONDITION;
+    case HVD_UNSUPPORTED:
+      return TF_ABORTED;
+    default:
+      return TF_UNKNOWN;
   }
 }
 

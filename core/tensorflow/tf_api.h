@@ -50,68 +50,68 @@ enum TF_DataType : int {
 };
 
 // X(return type, name without "TF_", parameters)
-#define HVD_TF_FUNCTIONS(X)                                                                        \
-  X(TF_Status*, NewStatus, ())                                                                     \
-  X(void, DeleteStatus, (TF_Status*))                                                              \
-  X(void, SetStatus, (TF_Status*, TF_Code, const char*))                                           \
-  X(TF_Code, GetCode, (const TF_Status*))                                                          \
-  X(const char*, Message, (const TF_Status*))                                                      \
-  X(TF_DataType, TensorType, (const TF_Tensor*))                                                   \
-  X(int, NumDims, (const TF_Tensor*))                                                              \
-  X(std::int64_t, Dim, (const TF_Tensor*, int))                                                    \
-  X(void*, TensorData, (const TF_Tensor*))                                                         \
-  X(void, DeleteTensor, (TF_Tensor*))                                                              \
-  X(TF_OpDefinitionBuilder*, NewOpDefinitionBuilder, (const char*))                                \
-  X(void, OpDefinitionBuilderAddAttr, (TF_OpDefinitionBuilder*, const char*))                      \
-  X(void, OpDefinitionBuilderAddInput, (TF_OpDefinitionBuilder*, const char*))                     \
-  X(void, OpDefinitionBuilderAddOutput, (TF_OpDefinitionBuilder*, const char*))                    \
-  X(void, OpDefinitionBuilderSetIsStateful, (TF_OpDefinitionBuilder*, bool))                       \
-  X(void, OpDefinitionBuilderSetShapeInferenceFunction,                                            \
-    (TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*)))                    \
-  X(void, RegisterOpDefinition, (TF_OpDefinitionBuilder*, TF_Status*))                             \
-  X(TF_ShapeHandle*, NewShapeHandle, ())                                                           \
-  X(void, DeleteShapeHandle, (TF_ShapeHandle*))                                                    \
-  X(std::int64_t, ShapeInferenceContextNumInputs, (TF_ShapeInferenceContext*))                     \
-  X(void, ShapeInferenceContextGetInput,                                                           \
-    (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                                 \
-  X(void, ShapeInferenceContextSetOutput,                                                          \
-    (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                                 \
-  X(int, ShapeInferenceContextRankKnown, (TF_ShapeInferenceContext*, TF_ShapeHandle*))             \
-  X(std::int64_t, ShapeInferenceContextRank, (TF_ShapeInferenceContext*, TF_ShapeHandle*))         \
-  X(TF_ShapeHandle*, ShapeInferenceContextScalar, (TF_ShapeInferenceContext*))                     \
-  X(TF_ShapeHandle*, ShapeInferenceContextVectorFromSize,                                          \
-    (TF_ShapeInferenceContext*, std::size_t))                                                      \
-  X(void, ShapeInferenceContextSubshape,                                                           \
-    (TF_ShapeInferenceContext*, TF_ShapeHandle*, std::int64_t, std::int64_t, TF_ShapeHandle*,      \
-     TF_Status*))                                                                                  \
-  X(void, ShapeInferenceContextConcatenateShapes,                                                  \
-    (TF_ShapeInferenceContext*, TF_ShapeHandle*, TF_ShapeHandle*, TF_ShapeHandle*, TF_Status*))    \
-  X(TF_KernelBuilder*, NewKernelBuilder,                                                           \
-    (const char*, const char*, void* (*)(TF_OpKernelConstruction*),                                \
-     void (*)(void*, TF_OpKernelContext*), void (*)(void*)))                                       \
-  X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                      \
-    (const char*, const char*, void* (*)(TF_OpKernelConstruction*),                                \
-     void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*), void (*)(void*)))        \
-  X(void, RegisterKernelBuilder, (const char*, TF_KernelBuilder*, TF_Status*))                     \
-  X(TF_StringView, OpKernelConstruction_GetName, (TF_OpKernelConstruction*))                       \
-  X(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                    \
-  X(void, OpKernelConstruction_GetAttrInt64,                                                       \
-    (TF_OpKernelConstruction*, const char*, std::int64_t*, TF_Status*))                            \
-  X(void, OpKernelConstruction_GetAttrFloat,                                                       \
-    (TF_OpKernelConstruction*, const char*, float*, TF_Status*))                                   \
-  X(void, OpKernelConstruction_GetAttrBool,                                                        \
-    (TF_OpKernelConstruction*, const char*, unsigned char*, TF_Status*))                           \
-  X(void, OpKernelConstruction_GetAttrSize,                                                        \
-    (TF_OpKernelConstruction*, const char*, std::int32_t*, std::int32_t*, TF_Status*))             \
-  X(void, OpKernelConstruction_GetAttrString,                                                      \
-    (TF_OpKernelConstruction*, const char*, char*, std::size_t, TF_Status*))                       \
-  X(int, NumInputs, (TF_OpKernelContext*))                                                         \
-  X(void, GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                           \
-  X(TF_Tensor*, AllocateOutput,                                                                    \
-    (TF_OpKernelContext*, int, TF_DataType, const std::int64_t*, int, std::size_t, TF_Status*))    \
-  X(TF_Tensor*, ForwardInputOrAllocateOutput,                                                      \
-    (TF_OpKernelContext*, const int*, int, int, const std::int64_t*, int, int*, TF_Status*))       \
-  X(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                              \
+#define HVD_TF_FUNCTIONS(X)                                                                     \
+  X(TF_Status*, NewStatus, ())                                                                  \
+  X(void, DeleteStatus, (TF_Status*))                                                           \
+  X(void, SetStatus, (TF_Status*, TF_Code, const char*))                                        \
+  X(TF_Code, GetCode, (const TF_Status*))                                                       \
+  X(const char*, Message, (const TF_Status*))                                                   \
+  X(TF_DataType, TensorType, (const TF_Tensor*))                                                \
+  X(int, NumDims, (const TF_Tensor*))                                                           \
+  X(std::int64_t, Dim, (const TF_Tensor*, int))                                                 \
+  X(void*, TensorData, (const TF_Tensor*))                                                      \
+  X(void, DeleteTensor, (TF_Tensor*))                                                           \
+  X(TF_OpDefinitionBuilder*, NewOpDefinitionBuilder, (const char*))                             \
+  X(void, OpDefinitionBuilderAddAttr, (TF_OpDefinitionBuilder*, const char*))                   \
+  X(void, OpDefinitionBuilderAddInput, (TF_OpDefinitionBuilder*, const char*))                  \
+  X(void, OpDefinitionBuilderAddOutput, (TF_OpDefinitionBuilder*, const char*))                 \
+  X(void, OpDefinitionBuilderSetIsStateful, (TF_OpDefinitionBuilder*, bool))                    \
+  X(void, OpDefinitionBuilderSetShapeInferenceFunction,                                         \
+    (TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*)))                 \
+  X(void, RegisterOpDefinition, (TF_OpDefinitionBuilder*, TF_Status*))                          \
+  X(TF_ShapeHandle*, NewShapeHandle, ())                                                        \
+  X(void, DeleteShapeHandle, (TF_ShapeHandle*))                                                 \
+  X(std::int64_t, ShapeInferenceContextNumInputs, (TF_ShapeInferenceContext*))                  \
+  X(void, ShapeInferenceContextGetInput,                                                        \
+    (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                              \
+  X(void, ShapeInferenceContextSetOutput,                                                       \
+    (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                              \
+  X(int, ShapeInferenceContextRankKnown, (TF_ShapeInferenceContext*, TF_ShapeHandle*))          \
+  X(std::int64_t, ShapeInferenceContextRank, (TF_ShapeInferenceContext*, TF_ShapeHandle*))      \
+  X(TF_ShapeHandle*, ShapeInferenceContextScalar, (TF_ShapeInferenceContext*))                  \
+  X(TF_ShapeHandle*, ShapeInferenceContextVectorFromSize,                                       \
+    (TF_ShapeInferenceContext*, std::size_t))                                                   \
+  X(void, ShapeInferenceContextSubshape,                                                        \
+    (TF_ShapeInferenceContext*, TF_ShapeHandle*, std::int64_t, std::int64_t, TF_ShapeHandle*,   \
+     TF_Status*))                                                                               \
+  X(void, ShapeInferenceContextConcatenateShapes,                                               \
+    (TF_ShapeInferenceContext*, TF_ShapeHandle*, TF_ShapeHandle*, TF_ShapeHandle*, TF_Status*)) \
+  X(TF_KernelBuilder*, NewKernelBuilder,                                                        \
+    (const char*, const char*, void* (*)(TF_OpKernelConstruction*),                             \
+     void (*)(void*, TF_OpKernelContext*), void (*)(void*)))                                    \
+  X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                   \
+    (const char*, const char*, void* (*)(TF_OpKernelConstruction*),                             \
+     void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*), void (*)(void*)))     \
+  X(void, RegisterKernelBuilder, (const char*, TF_KernelBuilder*, TF_Status*))                  \
+  X(TF_StringView, OpKernelConstruction_GetName, (TF_OpKernelConstruction*))                    \
+  X(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                 \
+  X(void, OpKernelConstruction_GetAttrInt64,                                                    \
+    (TF_OpKernelConstruction*, const char*, std::int64_t*, TF_Status*))                         \
+  X(void, OpKernelConstruction_GetAttrFloat,                                                    \
+    (TF_OpKernelConstruction*, const char*, float*, TF_Status*))                                \
+  X(void, OpKernelConstruction_GetAttrBool,                                                     \
+    (TF_OpKernelConstruction*, const char*, unsigned char*, TF_Status*))                        \
+  X(void, OpKernelConstruction_GetAttrSize,                                                     \
+    (TF_OpKernelConstruction*, const char*, std::int32_t*, std::int32_t*, TF_Status*))          \
+  X(void, OpKernelConstruction_GetAttrString,                                                   \
+    (TF_OpKernelConstruction*, const char*, char*, std::size_t, TF_Status*))                    \
+  X(int, NumInputs, (TF_OpKernelContext*))                                                      \
+  X(void, GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                        \
+  X(TF_Tensor*, AllocateOutput,                                                                 \
+    (TF_OpKernelContext*, int, TF_DataType, const std::int64_t*, int, std::size_t, TF_Status*)) \
+  X(TF_Tensor*, ForwardInputOrAllocateOutput,                                                   \
+    (TF_OpKernelContext*, const int*, int, int, const std::int64_t*, int, int*, TF_Status*))    \
+  X(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                           \
   X(void, RunAsyncOpKernelDoneCallback, (TF_AsyncOpKernelDoneCallback*))
 
 namespace hvd::tensorflow {

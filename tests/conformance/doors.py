@@ -175,7 +175,7 @@ class TensorflowDoor:
             def run() -> None:
                 try:
                     future.set_result(call(*args, **kwargs))
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for
                     future.set_exception(error)
 
             threading.Thread(target=run, daemon=True).start()

@@ -246,7 +246,8 @@ TEST_CASE("what the checks refuse") {
 
   Call scatter(Collective::kReducescatter);
   scatter.call.op = static_cast<std::int32_t>(ReduceOp::kMin);
-  CHECK(text_of(scatter, &members, 0) == "5 Reducescatter currently only supports AVERAGE and SUM.");
+  CHECK(text_of(scatter, &members, 0) ==
+        "5 Reducescatter currently only supports AVERAGE and SUM.");
 
   for (const Collective kind :
        {Collective::kAllgather, Collective::kAlltoall, Collective::kReducescatter}) {

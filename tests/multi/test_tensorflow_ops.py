@@ -306,7 +306,9 @@ def test_objects(rank, size):
 @MODES
 def test_classes_of_errors(run, rank, several):
     odd = rank == hvd.size() - 1
-    with pytest.raises(tf.errors.FailedPreconditionError, match="Mismatched ALLREDUCE tensor shapes"):
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match="Mismatched ALLREDUCE tensor shapes"
+    ):
         run(lambda: hvd.allreduce(tf.ones([5 if odd else 4]), name="shapes"))
     with pytest.raises(tf.errors.FailedPreconditionError, match="Mismatched BROADCAST root ranks"):
         run(lambda: hvd.broadcast(tf.ones([2]), root_rank=int(odd), name="roots"))

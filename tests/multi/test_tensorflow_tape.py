@@ -221,7 +221,9 @@ def test_output_gradients_are_passed_on():
     x = tf.Variable([1.0, 2.0])
     with tf.GradientTape() as tape:
         y = x * 3.0
-    got = hvd.DistributedGradientTape(tape).gradient(y, [x], output_gradients=tf.constant([2.0, 4.0]))
+    got = hvd.DistributedGradientTape(tape).gradient(
+        y, [x], output_gradients=tf.constant([2.0, 4.0])
+    )
     np.testing.assert_allclose(got[0], [6.0, 12.0])
 
 
@@ -285,9 +287,7 @@ def test_a_gradient_that_only_some_ranks_have(as_function):
         with tf.GradientTape() as tape:
             loss = x * x if hvd.rank() == 0 else x * y
         return [
-            g
-            for g in hvd.DistributedGradientTape(tape).gradient(loss, [x, y])
-            if g is not None
+            g for g in hvd.DistributedGradientTape(tape).gradient(loss, [x, y]) if g is not None
         ]
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="Ranks have different gradients"):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from horovod.common.dtypes import ReduceOp
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
-_DOORS = ("numpy", "torch")
+_DOORS = ("numpy", "torch", "tensorflow", "keras")
 
 T = TypeVar("T")
 
@@ -52,11 +52,17 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Returns whether the framework sees a GPU. Imports the framework."""
-    if ext_base_name != "torch" or not extension_available("torch", verbose):
+    if not extension_available(ext_base_name, verbose):
         return False
-    import torch
+    if ext_base_name == "torch":
+        import torch
 
-    return torch.cuda.is_available()
+        return torch.cuda.is_available()
+    if ext_base_name == "tensorflow":
+        import tensorflow
+
+        return bool(tensorflow.config.list_physical_devices("GPU"))
+    return False
 
 
 def mpi_built(verbose: bool = False) -> bool:

@@ -20,6 +20,11 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.ops import allreduce, grouped_allreduce
 
 Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
+_DIFFERENT_TEXT = (
+    "Ranks have different gradients. Each rank must have one for the same variables, and the same of "
+    "them sparse; give all ranks the same model and loss (multiply by zero what a rank does not use). "
+    "By variable, 0 none, 1 dense, 2 sparse; here:"
+)
 _GROUPS_TEXT = "groups should be a non-negative integer or a list of list of tf.Variable."
 
 
@@ -111,11 +116,11 @@ class Reduction:
                 for i in mine:
                     if isinstance(results[i], tf.IndexedSlices):
                         results[i] = tf.convert_to_tensor(results[i])
-            with tf.control_dependencies(self._agreement([results[i] for i in mine], variables)):
+            with tf.control_dependencies(self._agreement([results[i] for i in mine])):
                 self._reduce(results, [i for i in mine if results[i] is not None], variables)
         return results
 
-    def _agreement(self, gradients: list[Gradient], variables: Sequence[Any]) -> list[Any]:
+    def _agreement(self, gradients: list[Gradient]) -> list[Any]:
         """Returns the ops that fail unless all ranks have the same kinds of gradients.
 
         Without them a rank that has a gradient which others lack would wait for ever. Nothing waits
@@ -134,9 +139,7 @@ class Reduction:
         check = tf.debugging.Assert(
             tf.reduce_all(tf.equal(highest[0], -highest[1])),
             [
-                "Ranks have different gradients. Each rank must have one for the same variables, and "
-                "the same of them sparse; give all ranks the same model and loss (multiply by zero "
-                "what a rank does not use). By variable, 0 none, 1 dense, 2 sparse; here:",
+                _DIFFERENT_TEXT,
                 tf.constant(kinds, tf.int32),
                 "highest of all ranks:",
                 highest[0],

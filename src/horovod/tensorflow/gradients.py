@@ -100,6 +100,5 @@ def _grouped_reducescatter_gradient(op: Any, *gradients: Tensor) -> list[Tensor]
     scaled = [_scattered_gradient(op, gradient) for gradient in gradients]
     whole = calls.grouped_allgather(scaled, **_place(op))
     return [
-        tf.ensure_shape(tensor, given.shape)
-        for tensor, given in zip(whole, op.inputs, strict=True)
+        tf.ensure_shape(tensor, given.shape) for tensor, given in zip(whole, op.inputs, strict=True)
     ]

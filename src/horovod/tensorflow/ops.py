@@ -129,7 +129,10 @@ def _sparse_allreduce(
     ignore_name_scope: bool,
 ) -> tf.IndexedSlices:
     """Gathers the slices of all ranks; the average divides their values by the number of ranks."""
-    place = {"process_set": set_id(process_set), "ignore_name_scope": ignore_name_scope}
+    place: dict[str, Any] = {
+        "process_set": set_id(process_set),
+        "ignore_name_scope": ignore_name_scope,
+    }
     with tf.device(device):
         sent, context = compression.compress(slices.values)
         values = calls.allgather(sent, f"{name}_values" if name else None, **place)
@@ -253,6 +256,9 @@ def allgather(
 
     Args:
         tensor: at least one dimension; the first may differ between ranks, the others may not.
+        name: equal on all ranks for the same operation; from the tensor's name if None.
+        ignore_name_scope: leave the enclosing name scope out of the operation's name.
+        process_set: the ranks that take part.
 
     Returns:
         A tensor whose first dimension is the sum of all ranks'. Differentiable.
@@ -294,6 +300,9 @@ def broadcast(
     Args:
         tensor: shape and dtype equal on all ranks; ignored on other ranks than the root.
         root_rank: global rank of the sender, a member of the set.
+        name: equal on all ranks for the same operation; from the tensor's name if None.
+        ignore_name_scope: leave the enclosing name scope out of the operation's name.
+        process_set: the ranks that take part.
     """
     return calls.broadcast(tensor, root_rank, name, set_id(process_set), ignore_name_scope)
 
@@ -313,6 +322,7 @@ def broadcast_(
         variables: all of the same kind, resource or reference; a single variable is a list of one.
         root_rank: global rank of the sender.
         name: prefix of the operations' names; the variables' names follow.
+        process_set: the ranks that take part.
 
     Returns:
         The variables' new values, in the same order.
@@ -332,7 +342,10 @@ def broadcast_(
     for variable in variables:
         label = variable.name.replace(":", "_")
         value = broadcast(
-            variable, root_rank, f"{name or 'HorovodBroadcastInplace'}_{label}", process_set=process_set
+            variable,
+            root_rank,
+            f"{name or 'HorovodBroadcastInplace'}_{label}",
+            process_set=process_set,
         )
         assignment = variable.assign(value, read_value=False)
         with tf.control_dependencies([] if tf.executing_eagerly() else [assignment]):
@@ -358,14 +371,15 @@ def alltoall(
     Args:
         tensor: at least one dimension; dimensions but the first equal on all ranks.
         splits: int32 vector: how many rows go to each rank; equal parts if None.
+        name: equal on all ranks for the same operation; from the tensor's name if None.
+        ignore_name_scope: leave the enclosing name scope out of the operation's name.
+        process_set: the ranks that take part.
 
     Returns:
         The rows received, in set-rank order; with `splits` given also how many came from each rank, an
         int32 vector.
     """
-    output, received = calls.alltoall(
-        tensor, splits, name, set_id(process_set), ignore_name_scope
-    )
+    output, received = calls.alltoall(tensor, splits, name, set_id(process_set), ignore_name_scope)
     return output if splits is None else (output, received)
 
 
@@ -433,7 +447,14 @@ def reducescatter(
 
     Args:
         tensor: at least one dimension; shape and dtype equal on all ranks.
+        device_dense: device for the op.
+        compression: what is done to the tensor before the wire, and undone after it.
         op: Average (default) or Sum; others give AbortedError.
+        name: equal on all ranks for the same operation; from the tensor's name if None.
+        process_set: the ranks that take part.
+        ignore_name_scope: leave the enclosing name scope out of the operation's name.
+        prescale_factor: multiplies before the reduction; passes through a float32.
+        postscale_factor: multiplies after the reduction; passes through a float32.
 
     Returns:
         The rows of this rank: the first `rows % size` ranks get one row more. Differentiable.

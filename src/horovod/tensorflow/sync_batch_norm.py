@@ -11,12 +11,13 @@ import tensorflow as tf
 from horovod.tensorflow._basics import size
 from horovod.tensorflow.ops import Average, allreduce
 
-_BatchNormalization = tf.keras.layers.BatchNormalization
+_BatchNormalization: Any = tf.keras.layers.BatchNormalization
 
 
 def _takes_fused(layer: type) -> bool:
     """Tells whether this Keras has the option: Keras 3 has not."""
-    return any("fused" in inspect.signature(c.__init__).parameters for c in layer.__mro__[:-1])
+    constructors = [vars(c).get("__init__") for c in layer.__mro__[:-1]]
+    return any("fused" in inspect.signature(init).parameters for init in constructors if init)
 
 
 class SyncBatchNormalization(_BatchNormalization):

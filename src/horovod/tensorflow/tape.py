@@ -69,7 +69,7 @@ def _wrap(tape: Any, reduction: Reduction) -> Any:
         raise ValueError(
             f"DistributedGradientTape needs a tf.GradientTape, not a {type(tape).__name__}."
         )
-    wrapped = object.__new__(_distributed_class(type(tape)))
+    wrapped: Any = object.__new__(_distributed_class(type(tape)))
     # The wrapped tape goes on where the user's stands: it shares the recording.
     wrapped.__dict__.update(tape.__dict__)
     wrapped._hvd_reduction = reduction

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,5 +24,3 @@ def refs_to_vars(refs: Any) -> Any:
     if isinstance(refs, (list, tuple)):
         return [refs_to_vars(ref) for ref in refs]
     return refs.deref() if hasattr(refs, "deref") else refs
-
-
