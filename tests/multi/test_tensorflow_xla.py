@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import zlib
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
@@ -170,6 +171,8 @@ def test_alltoall_takes_equal_splits_that_are_known(rank, size):
 
 
 def test_process_sets(rank, size):
+    if size < 3:
+        pytest.skip("needs a rank outside the set")
     last_two = hvd.add_process_set([size - 2, size - 1])
     if last_two.included():
 
@@ -214,10 +217,9 @@ def test_the_program_is_the_same_on_all_ranks(rank, size):
         return tf.gradients(tf.reduce_sum(y), x)[0]
 
     graph = compiled(run).get_concrete_function(tf.TensorSpec([2], tf.float32)).graph
-    text = graph.as_graph_def().SerializeToString(deterministic=True)
-    import zlib
-
-    checks = hvd.allgather(tf.constant([zlib.crc32(text)], tf.int64))
+    calls = [op.get_attr("module") for op in graph.get_operations() if op.type == "XlaCallModule"]
+    assert len(calls) == 6
+    checks = hvd.allgather(tf.constant([zlib.crc32(b"".join(calls))], tf.int64))
     assert len(set(checks.numpy().tolist())) == 1
 
 
@@ -390,8 +392,8 @@ def test_names_are_unique_within_a_function_and_without_special_characters(rank,
 
 def test_a_rank_that_compiles_and_one_that_does_not_understand_each_other(rank, size):
     def run(x):
-        y = hvd.allreduce(x, op=hvd.Sum, prescale_factor=1 / 3)
-        return hvd.grouped_allreduce([y, y + 1], op=hvd.Sum)[1]
+        y = hvd.allreduce(x, op=hvd.Sum, prescale_factor=1 / 3, name="one")
+        return hvd.grouped_allreduce([y, y + 1], op=hvd.Sum, name="two")[1]
 
     expected = size * (size / 3) + size
     function = compiled(run) if rank == 0 else tf.function(run)
@@ -523,7 +525,8 @@ def test_what_can_not_be_compiled_is_refused(rank, size):
 # --- Keras ------------------------------------------------------------------------------------------
 
 
-def test_fit_compiles_its_step(rank, size):
+@pytest.mark.parametrize("jit_compile", [True, None], ids=["compiled", "default"])
+def test_fit(jit_compile, rank, size):
     keras = tf.keras
     keras.utils.set_random_seed(rank)
     model = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)])
@@ -534,16 +537,18 @@ def test_fit_compiles_its_step(rank, size):
             seen.append(xla.in_compiled_function())
             gradients, variables = zip(*grads_and_vars, strict=True)
             reduced = hvd.grouped_allreduce(list(gradients), name="gradients")
-            return super().apply_gradients(list(zip(reduced, variables, strict=True)), *args, **kwargs)
+            pairs = list(zip(reduced, variables, strict=True))
+            return super().apply_gradients(pairs, *args, **kwargs)
 
-    options = {} if keras.__version__ >= "3" else {"jit_compile": True}
     x = np.random.default_rng(rank).normal(size=(64, 4)).astype(np.float32)
     model.build((None, 4))
     for weight in model.weights:
         weight.assign(hvd.broadcast(tf.convert_to_tensor(weight), 0))
+    # By default Keras compiles where it finds an accelerator.
+    options = {} if jit_compile is None else {"jit_compile": jit_compile}
     model.compile(optimizer=Reduced(0.01), loss="mse", **options)
     model.fit(x, x.sum(axis=1, keepdims=True), batch_size=16, epochs=2, verbose=0)
-    assert seen and all(seen)
+    assert seen and (all(seen) or not jit_compile)
     for weight in model.weights:
         everyones = hvd.allgather(tf.convert_to_tensor(weight)[None])
         np.testing.assert_array_equal(everyones[0], everyones[-1])

@@ -6,4 +6,5 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "examples" / "pytorch"), str(ROOT / "benchmarks")]
+FOLDERS = ["examples", "examples/pytorch", "examples/tensorflow", "benchmarks"]
+sys.path[:0] = [str(ROOT / folder) for folder in FOLDERS]

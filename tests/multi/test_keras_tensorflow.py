@@ -1,0 +1,24 @@
+"""`horovod.keras` with Keras 3 on TensorFlow."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+from collections.abc import Iterator  # noqa: E402
+
+import pytest  # noqa: E402
+from keras_training_cases import *  # noqa: E402, F403
+
+import horovod.keras as hvd  # noqa: E402
+
+LAUNCHES = ["-np 1", "-np 2"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _job() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()

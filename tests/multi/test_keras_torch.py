@@ -1,0 +1,23 @@
+"""`horovod.keras` with Keras 3 on torch."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+from collections.abc import Iterator  # noqa: E402
+
+import pytest  # noqa: E402
+from keras_training_cases import *  # noqa: E402, F403
+
+import horovod.keras as hvd  # noqa: E402
+
+LAUNCHES = ["-np 1", "-np 2"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _job() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()
