@@ -3,9 +3,9 @@
     python tools/run_tests.py [core] [unit] [multi] [conformance] [-k WORD] [-v]
 
 Every job is one command with a time limit of its own. A file of tests/multi says with a constant
-`LAUNCHES` how it is started, e.g. `LAUNCHES = ["-np 2", "-np 4 -H localhost:2,127.0.0.1:2"]`, and with a
-constant `ENVIRONMENTS` in which of the environments below (default: main); files named test_launcher_* start
-processes themselves and run plainly. The last line says 'N passed, N failed'.
+`LAUNCHES` how it is started, e.g. `LAUNCHES = ["-np 2", "-np 4 -H localhost:2,127.0.0.1:2"]`, or, for each of
+the environments below, `LAUNCHES = {"main": ["-np 2"], "tensorflow1": ["-np 2"]}`; files named test_launcher_*
+start processes themselves and run plainly. The last line says 'N passed, N failed'.
 """
 
 from __future__ import annotations
@@ -92,13 +92,14 @@ def launched(
     return Job(f"{tests} [{launch}]{place}", argv, ranks, timeout)
 
 
-def declared(path: Path, constant: str, default: list[str]) -> list[str]:
-    """Read a constant of a test file, a list of strings, without importing the file."""
+def declared_launches(path: Path) -> dict[str, list[str]]:
+    """Read the constant `LAUNCHES` of a test file, by environment, without importing the file."""
     for node in ast.parse(path.read_text()).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(isinstance(t, ast.Name) and t.id == constant for t in targets):
-            return list(ast.literal_eval(node.value))  # type: ignore[attr-defined]
-    return default
+        if any(isinstance(t, ast.Name) and t.id == "LAUNCHES" for t in targets):
+            launches = ast.literal_eval(node.value)  # type: ignore[attr-defined]
+            return launches if isinstance(launches, dict) else {"main": launches}
+    return {"main": ["-np 2"]}
 
 
 def jobs_of(suite: str, extra: list[str]) -> Iterator[Job]:
@@ -113,8 +114,8 @@ def jobs_of(suite: str, extra: list[str]) -> Iterator[Job]:
                 argv = pytest_argv(*extra, str(path.relative_to(ROOT)))
                 yield Job(str(path.relative_to(ROOT)), argv, 1, 600)
             else:
-                for environment in declared(path, "ENVIRONMENTS", ["main"]):
-                    for launch in declared(path, "LAUNCHES", ["-np 2"]):
+                for environment, launches in declared_launches(path).items():
+                    for launch in launches:
                         yield launched(
                             path, launch, timeout=300, extra=extra, environment=environment
                         )

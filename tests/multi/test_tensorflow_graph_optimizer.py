@@ -16,8 +16,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 
-LAUNCHES = ["-np 1", "-np 2", "-np 3"]
-ENVIRONMENTS = ["main", "tensorflow1"]
+LAUNCHES = {"main": ["-np 1", "-np 2", "-np 3"], "tensorflow1": ["-np 2"]}
 
 v1 = tf.compat.v1
 ROWS, FEATURES, WORDS, STEPS = 4, 6, 12, 10

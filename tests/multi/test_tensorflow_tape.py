@@ -16,8 +16,10 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 
-LAUNCHES = ["-np 1", "-np 2", "-np 3", "-np 4 -H localhost:2,127.0.0.1:2"]
-ENVIRONMENTS = ["main", "tensorflow1"]
+LAUNCHES = {
+    "main": ["-np 1", "-np 2", "-np 3", "-np 4 -H localhost:2,127.0.0.1:2"],
+    "tensorflow1": ["-np 2"],
+}
 
 ROWS, FEATURES, WORDS = 4, 6, 12
 STEPS = 10
