@@ -4,8 +4,8 @@
 
 Every job is one command with a time limit of its own. A file of tests/multi says with a constant
 `LAUNCHES` how it is started, e.g. `LAUNCHES = ["-np 2", "-np 4 -H localhost:2,127.0.0.1:2"]`, or, for each of
-the environments below, `LAUNCHES = {"main": ["-np 2"], "tensorflow1": ["-np 2"]}`; files named test_launcher_*
-start processes themselves and run plainly. The last line says 'N passed, N failed'.
+the environments below, `LAUNCHES = {"main": ["-np 2"], "tensorflow1": ["-np 2"]}`. Files that are named
+test_launcher_* start processes themselves and run plainly. The last line says 'N passed, N failed'.
 """
 
 from __future__ import annotations
