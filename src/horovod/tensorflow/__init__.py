@@ -12,8 +12,13 @@ from horovod.common.process_sets import (
     remove_process_set,
 )
 from horovod.common.util import get_average_backwards_compatibility_fun as _get_average_fun
-from horovod.tensorflow import elastic, mpi_ops, util
-from horovod.tensorflow import gradients as _gradients  # registers them
+from horovod.tensorflow import (  # noqa: F401 - the plug-in first: it says what is missing
+    _plugin,
+    elastic,
+    gradients,
+    mpi_ops,
+    util,
+)
 from horovod.tensorflow._basics import (
     ccl_built,
     cross_rank,
