@@ -32,14 +32,14 @@ def set_id(process_set: ProcessSet) -> int:
     return process_set.process_set_id
 
 
-def normalized(name: str) -> str:
+def _normalized(name: str) -> str:
     """Returns a tensor's name in the form that the name of a node may have."""
     return "".join(c if c.isalnum() or c in "_-./" else "_" for c in name)
 
 
 def _tensor_name(tensor: Tensor) -> str | None:
     try:
-        return normalized(tensor.name)
+        return _normalized(tensor.name)
     except AttributeError:  # an eager tensor that a graph captures has no name
         return None
 

@@ -25,16 +25,10 @@ __all__ = [
 _SAME_BITS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
-def _label(variable: Any) -> str:
-    """Returns a name for the operation: Keras 3 has unique paths, TensorFlow names with `:0`."""
-    return str(getattr(variable, "path", None) or variable.name)
-
-
-def _received(variable: Any, root_rank: int, process_set: ProcessSet) -> Any:
+def _received(variable: Any, root_rank: int, name: str, process_set: ProcessSet) -> Any:
     value = tf.convert_to_tensor(variable)
     bits = _SAME_BITS.get(value.dtype)
     sent = value if bits is None else tf.bitcast(value, bits)
-    name = f"HorovodBroadcast_{calls.normalized(_label(variable))}"
     received = calls.broadcast(sent, root_rank, name, set_id(process_set))
     return received if bits is None else tf.bitcast(received, value.dtype)
 
@@ -58,8 +52,11 @@ def broadcast_variables(
     """
     del inplace
     assignments = []
-    for variable in variables:
-        assignment = variable.assign(_received(variable, root_rank, process_set))
+    for i, variable in enumerate(variables):
+        # By position: a variable's own name may differ between ranks, for instance where one has loaded the
+        # model from a file and the others have built it.
+        name = f"broadcast_variables_{i}"
+        assignment = variable.assign(_received(variable, root_rank, name, process_set))
         if not tf.executing_eagerly() and assignment is not None:
             assignments.append(getattr(assignment, "op", assignment))
     return None if tf.executing_eagerly() else tf.group(*assignments)

@@ -321,7 +321,7 @@ def broadcast_(
     Args:
         variables: all of the same kind, resource or reference; a single variable is a list of one.
         root_rank: global rank of the sender.
-        name: prefix of the operations' names; the variables' names follow.
+        name: prefix of the operations' names; the variables' positions follow.
         process_set: the ranks that take part.
 
     Returns:
@@ -339,13 +339,10 @@ def broadcast_(
             "each kind."
         )
     results = []
-    for variable in variables:
-        label = variable.name.replace(":", "_")
+    for i, variable in enumerate(variables):
+        # By position: the variables' own names may differ between ranks.
         value = broadcast(
-            variable,
-            root_rank,
-            f"{name or 'HorovodBroadcastInplace'}_{label}",
-            process_set=process_set,
+            variable, root_rank, f"{name or 'HorovodBroadcastInplace'}_{i}", process_set=process_set
         )
         assignment = variable.assign(value, read_value=False)
         with tf.control_dependencies([] if tf.executing_eagerly() else [assignment]):
