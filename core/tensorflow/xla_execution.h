@@ -26,23 +26,16 @@ class XlaExecution {
   XlaExecution(XlaCall call, std::span<const void* const> inputs, std::span<void* const> outputs);
   XlaExecution(const XlaExecution&) = delete;
   XlaExecution& operator=(const XlaExecution&) = delete;
-  virtual ~XlaExecution() = default;
 
   // Waits in the engine, and so helps with its work.
   XlaOutcome run();
-
- protected:
-  // Hands the operation to the engine. `done` is called later with this object as `user`, unless the
-  // outcome says that nothing was submitted; NULL: the caller waits on `operation`.
-  XlaOutcome submit(void (*done)(void* user, const hvd_outcome* outcome), hvd_operation** operation);
-  // To be called by `done`: what became of the operation.
-  XlaOutcome outcome_of(const hvd_outcome& outcome) const;
 
  private:
   hvd_call describe();
   void* memory_for(std::size_t index, std::span<const std::int64_t> shape, std::size_t bytes);
   static void* allocate(void* user, std::int32_t index, const std::int64_t* shape,
                         std::int32_t dimensions, std::size_t bytes);
+  static void take_outcome(void* user, const hvd_outcome* outcome);
 
   XlaCall call_;
   std::vector<std::string> names_;
@@ -51,6 +44,7 @@ class XlaExecution {
   // Where an output goes that does not fit: the engine still owes its part to the other ranks.
   std::vector<std::unique_ptr<std::byte[]>> spare_;
   std::string misfit_;
+  XlaOutcome outcome_;
 };
 
 // What a call ends with whose config or buffers are not those of this build.

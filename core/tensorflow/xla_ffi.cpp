@@ -1,18 +1,20 @@
 // Custom calls through XLA's FFI, where TensorFlow exports it: no thread of XLA waits for other ranks.
 //
-// A handler submits to the engine and leaves a future. XLA goes on with what does not depend on the
-// result, keeps the buffers until the future is complete, and on completion runs what comes next; that
-// happens on the completion thread, never on one of the engine's.
+// A handler leaves a future and hands its operation to a thread of the plug-in, which submits it, waits,
+// and completes the future. Meanwhile XLA goes on with what does not depend on the result, and it keeps
+// the buffers. What comes after the call runs on the thread that completes it.
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <system_error>
 #include <utility>
 
-#include "tensorflow/completions.h"
 #include "tensorflow/plugin.h"
 #include "tensorflow/xla_execution.h"
 #include "tensorflow/xla_ffi_api.h"
+#include "tensorflow/xla_float_mode.h"
 #include "tensorflow/xla_targets.h"
+#include "tensorflow/xla_waiters.h"
 
 namespace hvd::tensorflow {
 
@@ -21,13 +23,19 @@ namespace {
 constexpr std::int32_t kMajor = 0;
 constexpr std::int32_t kMinor = 2;  // the newest whose layouts were looked at
 
+std::int32_t offered_minor = 0;  // by the TensorFlow that is loaded
+
 ffi::ErrorCode code_of(int outcome) {
   switch (outcome) {
-    case HVD_INVALID_ARGUMENT: return ffi::ErrorCode::kInvalidArgument;
+    case HVD_INVALID_ARGUMENT:
+      return ffi::ErrorCode::kInvalidArgument;
     case HVD_MISMATCH:
-    case HVD_NOT_INITIALIZED: return ffi::ErrorCode::kFailedPrecondition;
-    case HVD_UNSUPPORTED: return ffi::ErrorCode::kAborted;
-    default: return ffi::ErrorCode::kUnknown;
+    case HVD_NOT_INITIALIZED:
+      return ffi::ErrorCode::kFailedPrecondition;
+    case HVD_UNSUPPORTED:
+      return ffi::ErrorCode::kAborted;
+    default:
+      return ffi::ErrorCode::kUnknown;
   }
 }
 
@@ -50,10 +58,9 @@ void drop(const ffi::Api& api, ffi::Error* error) {
 bool answer_metadata(const ffi::CallFrame& frame) {
   const ffi::Extension* extension = frame.header.extensions;
   if (extension == nullptr || extension->type != ffi::kMetadataExtension) return false;
-  ffi::Metadata& metadata =
-      *reinterpret_cast<const ffi::MetadataExtension*>(extension)->metadata;
+  ffi::Metadata& metadata = *reinterpret_cast<const ffi::MetadataExtension*>(extension)->metadata;
   metadata.version.major = kMajor;
-  metadata.version.minor = std::min(kMinor, frame.api->version.minor);
+  metadata.version.minor = std::min(kMinor, offered_minor);
   metadata.traits = 0;
   return true;
 }
@@ -73,77 +80,51 @@ std::vector<void*> memory_of(const ffi::Buffers& buffers) {
   return memory;
 }
 
-// A run whose end completes a future of XLA's. It owns itself from a successful start on.
-class FutureExecution : private XlaExecution {
- public:
-  FutureExecution(const ffi::Api& api, XlaCall call, std::span<const void* const> inputs,
-                  std::span<void* const> outputs)
-      : XlaExecution(std::move(call), inputs, outputs), api_(api) {}
-
-  static ffi::Error* start(std::unique_ptr<FutureExecution> execution, ffi::Future** future) {
-    const ffi::Api& api = execution->api_;
-    auto created = ffi::make_arguments<ffi::FutureCreate>();
-    if (ffi::Error* error = api.future_create(&created)) return error;
-    execution->future_ = created.future;
-    const XlaOutcome outcome = execution->submit(&FutureExecution::ended, nullptr);
-    if (outcome.code == HVD_OK) {
-      // `ended` may have come already: nothing of the object is touched from here.
-      static_cast<void>(execution.release());
-    } else {
-      complete(api, created.future, outcome);
-    }
-    *future = created.future;
-    return nullptr;
+void complete(const ffi::Api& api, ffi::Future* future, const XlaOutcome& outcome) {
+  if (ffi::Error* error = error_of(api, outcome)) {
+    auto arguments = ffi::make_arguments<ffi::FutureSetError>();
+    arguments.future = future;
+    arguments.error = error;
+    drop(api, api.future_set_error(&arguments));
+  } else {
+    auto arguments = ffi::make_arguments<ffi::FutureSetAvailable>();
+    arguments.future = future;
+    drop(api, api.future_set_available(&arguments));
   }
-
- private:
-  // On a thread of the engine, which must not run what XLA does next.
-  static void ended(void* user, const hvd_outcome* outcome) {
-    auto* execution = static_cast<FutureExecution*>(static_cast<XlaExecution*>(user));
-    run_later([execution, result = execution->outcome_of(*outcome)] {
-      const ffi::Api& api = execution->api_;
-      ffi::Future* const future = execution->future_;
-      delete execution;
-      complete(api, future, result);
-    });
-  }
-
-  static void complete(const ffi::Api& api, ffi::Future* future, const XlaOutcome& outcome) {
-    if (ffi::Error* error = error_of(api, outcome)) {
-      auto arguments = ffi::make_arguments<ffi::FutureSetError>();
-      arguments.future = future;
-      arguments.error = error;
-      drop(api, api.future_set_error(&arguments));
-    } else {
-      auto arguments = ffi::make_arguments<ffi::FutureSetAvailable>();
-      arguments.future = future;
-      drop(api, api.future_set_available(&arguments));
-    }
-  }
-
-  const ffi::Api& api_;
-  ffi::Future* future_ = nullptr;
-};
+}
 
 ffi::Error* collective(ffi::CallFrame* frame) {
   if (answer_metadata(*frame)) return nullptr;
+  const ffi::Api& api = *frame->api;
   const std::string_view config = config_of(*frame);
   std::optional<XlaCall> call = parse_xla_call(config);
   const std::vector<void*> inputs = memory_of(frame->arguments);
   const std::vector<void*> outputs = memory_of(frame->results);
   if (!call || inputs.size() < call->tensors.size() || outputs.size() < call->tensors.size()) {
-    return error_of(*frame->api, not_understood(config));
+    return error_of(api, not_understood(config));
   }
-  return FutureExecution::start(
-      std::make_unique<FutureExecution>(*frame->api, *std::move(call), inputs, outputs),
-      &frame->future);
+  auto created = ffi::make_arguments<ffi::FutureCreate>();
+  if (ffi::Error* error = api.future_create(&created)) return error;
+  frame->future = created.future;
+  const auto execution = std::make_shared<XlaExecution>(*std::move(call), inputs, outputs);
+  try {
+    run_waiting([&api, execution, future = created.future, mode = float_mode()] {
+      const XlaOutcome outcome = execution->run();
+      const FloatModeScope as_in_xla(&mode);
+      complete(api, future, outcome);
+    });
+  } catch (const std::system_error& error) {
+    complete(api, created.future,
+             {HVD_ABORTED, std::string("no thread to wait on: ") + error.what()});
+  }
+  return nullptr;
 }
 
 ffi::Error* question(ffi::CallFrame* frame) {
   if (answer_metadata(*frame)) return nullptr;
   return error_of(*frame->api,
-                  answer_xla_question(config_of(*frame), static_cast<std::int32_t*>(
-                                                             frame->results.items[0]->data)));
+                  answer_xla_question(config_of(*frame),
+                                      static_cast<std::int32_t*>(frame->results.items[0]->data)));
 }
 
 std::string register_handler(const ffi::Api& api, const char* name, ffi::Handler* handler) {
@@ -170,8 +151,10 @@ std::string register_xla_ffi() {
   const ffi::Api& api = *get_api();
   if (api.version.major != kMajor || api.header.struct_size < sizeof(ffi::Api)) {
     return "XLA's FFI is of version " + std::to_string(api.version.major) + "." +
-           std::to_string(api.version.minor) + ", which has no futures";
+           std::to_string(api.version.minor) + " with a table of " +
+           std::to_string(api.header.struct_size) + " bytes, which is not known here";
   }
+  offered_minor = api.version.minor;
   std::string fault = register_handler(api, kXlaCollective, collective);
   if (fault.empty()) fault = register_handler(api, kXlaQuestion, question);
   return fault;

@@ -1,6 +1,6 @@
 // The part of XLA's FFI (its C interface for custom calls) that is used here, declared anew so that no
-// header of a framework is needed. Layouts are those of its version 0.1 and later; every struct begins
-// with its size, by which a library says how much of it it knows.
+// header of a framework is needed. Layouts are those of its versions 0.1 (TensorFlow 2.20) and 0.2 (2.21);
+// a struct begins with its size, by which a library says how much of it it knows.
 #pragma once
 
 #include <cstddef>
@@ -84,7 +84,8 @@ struct CallFrame {
 
 using Handler = Error*(CallFrame*);
 
-// A handler is first called with this extension alone, to say what it was written for.
+// A handler is first called with this extension, and in 0.1 without anything else, to say what it was written
+// for.
 struct Metadata {
   std::size_t struct_size;
   Version version;
@@ -147,6 +148,7 @@ struct Api {
   Error* (*future_create)(FutureCreate*);
   Error* (*future_set_available)(FutureSetAvailable*);
   Error* (*future_set_error)(FutureSetError*);
+  const void* unused_too[2];  // a table that has these has the others where they are here
 };
 
 // The arguments of a function of the table, with their header filled.

@@ -10,17 +10,28 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from mnist_data import Digits, load_mnist, normalise
 from torch import nn
 from torch.utils.data import TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import horovod.torch as hvd
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from mnist_data import MEAN, STANDARD_DEVIATION, load_mnist
+
+
+class Digits(NamedTuple):
+    """``images``: (n, 1, 28, 28) uint8; ``labels``: (n,) int64."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
 
 
 class Net(nn.Module):
@@ -49,7 +60,11 @@ def main() -> None:
     device = choose_device(args.no_cuda)
     make_deterministic(args.seed)
     train_set, test_set = (
-        Digits(*(t.to(device) for t in part)) for part in load_mnist(args.data_dir)
+        Digits(
+            torch.from_numpy(part.images).unsqueeze(1).to(device),
+            torch.from_numpy(part.labels).to(device),
+        )
+        for part in load_mnist(args.data_dir)
     )
 
     # Every rank sees its own 1/size of the training images, in a new order in each epoch.
@@ -147,6 +162,11 @@ def test(model: Net, data: Digits, batch_size: int) -> tuple[float, float]:
         loss_sum += F.cross_entropy(scores, labels, reduction="sum")
         correct += (scores.argmax(1) == labels).sum()
     return mean_over_ranks(loss_sum, correct, len(mine), name="test")
+
+
+def normalise(images: torch.Tensor) -> torch.Tensor:
+    """uint8 pixels to float32 with mean 0 and standard deviation 1 over the training set."""
+    return (images.to(torch.float32) - 255 * MEAN) / (255 * STANDARD_DEVIATION)
 
 
 def mean_over_ranks(

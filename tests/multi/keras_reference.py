@@ -11,6 +11,7 @@ import pytest
 import horovod.keras as hvd
 
 BACKEND = keras.backend.backend()
+QUICKLY = {"run_eagerly": BACKEND != "jax"}  # for few steps; JAX compiles every operation by itself
 STEPS = 10
 BATCH = 8
 
@@ -78,6 +79,10 @@ def words(steps=STEPS, batch=BATCH):
     return x, random.normal(size=(steps * batch, 3)).astype("float32")
 
 
+def doubled_mse(y_true, y_pred):
+    return 2 * keras.losses.mean_squared_error(y_true, y_pred)
+
+
 def share(array, batch=BATCH):
     """Returns what this rank sees: of each batch its part."""
     parts = array.reshape(-1, hvd.size(), batch // hvd.size(), *array.shape[1:])
@@ -115,8 +120,7 @@ def train_alone(optimizer, make_model=small_model, make_data=numbers, batch=BATC
     )
     if key not in _alone:
         model = make_model()
-        eagerly = BACKEND != "jax"  # which is quicker, or takes long to begin with
-        fit(model, optimizer, make_data(), batch, loss, run_eagerly=eagerly)
+        fit(model, optimizer, make_data(), batch, loss, **QUICKLY)
         _alone[key] = weights(model)
     return _alone[key]
 

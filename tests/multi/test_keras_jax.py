@@ -7,14 +7,14 @@ import os
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-from collections.abc import Iterator  # noqa: E402
+from collections.abc import Iterator
 
-import pytest  # noqa: E402
-from keras_training_cases import *  # noqa: E402, F403
+import pytest
+from keras_training_cases import *  # noqa: F403
 
-import horovod.keras as hvd  # noqa: E402
+import horovod.keras as hvd
 
-LAUNCHES = ["-np 1", "-np 2"]
+LAUNCHES = ["-np 2"]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,12 +7,12 @@ import os
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
-from collections.abc import Iterator  # noqa: E402
+from collections.abc import Iterator
 
-import pytest  # noqa: E402
-from keras_training_cases import *  # noqa: E402, F403
+import pytest
+from keras_training_cases import *  # noqa: F403
 
-import horovod.keras as hvd  # noqa: E402
+import horovod.keras as hvd
 
 LAUNCHES = ["-np 1", "-np 2"]
 

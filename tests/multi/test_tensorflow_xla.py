@@ -426,9 +426,7 @@ def test_threads_may_start_functions_in_any_order(rank, size):
 
     for repetition in range(repetitions):
         starts = [threading.Event() for _ in range(count)]
-        threads = [
-            threading.Thread(target=work, args=(i, start)) for i, start in enumerate(starts)
-        ]
+        threads = [threading.Thread(target=work, args=(i, start)) for i, start in enumerate(starts)]
         for thread in threads:
             thread.start()
         order = np.random.default_rng(1000 * rank + repetition).permutation(count)
@@ -454,6 +452,17 @@ def test_ranks_whose_programs_differ_do_not_wait_for_each_other(rank, size):
 
     for _ in range(5):
         assert np.isfinite(run(tf.zeros([size + 1, size + 1])))
+
+
+def test_tiny_numbers_are_summed_as_the_engine_sums_them(rank, size):
+    # TensorFlow's and XLA's threads flush them to zero.
+    tiny = np.full(5, 1e-40, np.float32)
+
+    @compiled
+    def run(x):
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    np.testing.assert_array_equal(run(tiny).numpy().view(np.int32), (tiny * size).view(np.int32))
 
 
 # --- errors -----------------------------------------------------------------------------------------
@@ -517,8 +526,11 @@ def test_what_can_not_be_compiled_is_refused(rank, size):
     refused("splits for", lambda x: hvd.alltoall(x, splits=[1] * (size + 1)))
     refused("scalar", lambda x: hvd.allgather(x[0, 0]))
     refused("uint32", lambda x: hvd.allreduce(tf.cast(x, tf.uint32)), TypeError)
-    refused("Min is not defined", lambda x: hvd.allreduce(tf.cast(x, tf.complex64), op=hvd.Min),
-            tf.errors.OpError)
+    refused(
+        "Min is not defined",
+        lambda x: hvd.allreduce(tf.cast(x, tf.complex64), op=hvd.Min),
+        tf.errors.OpError,
+    )
     refused("invalid root rank", lambda x: hvd.broadcast(x, size + 3), tf.errors.OpError)
 
 

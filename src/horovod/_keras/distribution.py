@@ -37,6 +37,7 @@ class Distribution:
         window: the same on torch and JAX, None without.
         updating: the gradients on their way to the optimizer are reduced already.
         computed: `compute_gradients` has reduced those that `apply_gradients` is going to get.
+        saving: the optimizer is being saved or loaded, which leaves the window out.
     """
 
     def __init__(self, wrapping: Wrapping, default_name: str) -> None:
@@ -44,10 +45,14 @@ class Distribution:
         self.flavour = flavour
         self.options = options
         self.reduction = make_reduction(options, flavour.backend, default_name)
+        self._largest = make_reduction(
+            options.for_largest(), flavour.backend, f"{options.name or default_name}_largest"
+        )
         self.helper: Any = None
         self.window: Window | None = None
         self.updating = False
         self.computed = False
+        self.saving = False
         if options.backward_passes_per_step > 1:
             if flavour.backend == "tensorflow":
                 self.helper = self._tensorflow_helper()
@@ -57,12 +62,21 @@ class Distribution:
                 )
 
     def _tensorflow_helper(self) -> Any:
-        from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
+        import tensorflow as tf
+
+        from horovod.tensorflow.gradient_aggregation_eager import (
+            LocalGradientAggregationHelperEager,
+        )
 
         options = self.options
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            raise ValueError(
+                "backward_passes_per_step > 1 around an optimizer of Keras needs eager mode or tf.function; "
+                "in graphs of TensorFlow 1 use an optimizer of tf.compat.v1.train."
+            )
         return LocalGradientAggregationHelperEager(
             backward_passes_per_step=options.backward_passes_per_step,
-            allreduce_func=self.reduction,
+            allreduce_func=self._reduce,
             sparse_as_dense=options.sparse_as_dense,
             average_aggregated_gradients=options.average_aggregated_gradients,
             process_set=options.process_set,
@@ -87,6 +101,15 @@ class Distribution:
         finally:
             self.updating = before
 
+    @contextmanager
+    def save(self) -> Iterator[None]:
+        """Leaves the window out of the optimizer's variables, so that a plain one can load them."""
+        self.saving = True
+        try:
+            yield
+        finally:
+            self.saving = False
+
     def reduced(self, gradients: _Gradients, variables: Sequence[Any]) -> list[Any]:
         """Returns reduced gradients; with several passes per update sums, reduced at the last pass."""
         if self.computed:
@@ -94,7 +117,31 @@ class Distribution:
             return list(gradients)
         if self.helper is not None:
             return self.helper.compute_gradients(gradients, variables)
-        return self.reduction(gradients, variables)
+        return self._reduce(gradients, variables)
+
+    def _reduce(self, gradients: _Gradients, variables: Sequence[Any]) -> list[Any]:
+        """Reduces gradients. Some are none: they replace their variable.
+
+        So do the scales of float8, and the largest values that they are made of. The largest of all ranks
+        suits all.
+        """
+        replacing = [i for i, variable in enumerate(variables) if _is_replaced(variable)]
+        if not replacing:
+            return self.reduction(gradients, variables)
+        if self.passes > 1:
+            raise ValueError(
+                f"backward_passes_per_step > 1 sums gradients, and that of {variables[replacing[0]].path} "
+                "is a new value of its variable (float8). Use gradient_accumulation_steps of Keras."
+            )
+        others = [i for i in range(len(variables)) if i not in set(replacing)]
+        results = list(gradients)
+        for reduction, positions in ((self.reduction, others), (self._largest, replacing)):
+            reduced = reduction(
+                [gradients[i] for i in positions], [variables[i] for i in positions]
+            )
+            for i, gradient in zip(positions, reduced, strict=True):
+                results[i] = gradient
+        return results
 
     def apply(
         self,
@@ -134,12 +181,12 @@ class Distribution:
         totals, completes = self.window.add(gradients, variables)
         if not isinstance(completes, bool):
             raise NotImplementedError(
-                "With backward_passes_per_step > 1, optimizer.apply() cannot be traced by jax.jit, because it "
-                "decides whether to update; call optimizer.stateless_apply() there."
+                "With backward_passes_per_step > 1, optimizer.apply() cannot be traced by jax.jit, because "
+                "it decides whether to update; call optimizer.stateless_apply() there."
             )
         if not completes:
             return optimizer.iterations.assign_add(1)
-        reduced = self.window.averaged(self.reduction(totals, variables))
+        reduced = self.window.averaged(self._reduce(totals, variables))
         with self.update():
             return apply(reduced)
 
@@ -177,7 +224,7 @@ class Distribution:
             state = [scope.get_current_value(variable) for variable in outer.variables]
 
         def update() -> tuple[Any, Any]:
-            reduced = window.averaged(self.reduction(totals, variables))
+            reduced = window.averaged(self._reduce(totals, variables))
             with self.update():
                 return apply(state, reduced, trainable_variables)
 
@@ -191,6 +238,11 @@ class Distribution:
                 ]
 
         return window.branch(completes, update, skip)
+
+
+def _is_replaced(variable: Any) -> bool:
+    """Tells whether Keras 3 replaces this variable by its gradient."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
 def trained_variables(optimizer: Any) -> list[Any]:

@@ -23,15 +23,17 @@ class Flavour:
 
     Args:
         door: name of the module that users import, for texts.
-        keras: the module, e.g. `keras` or `tf.keras`.
+        name: what users call that Keras, for texts.
+        keras: the module.
     """
 
     door: str
+    name: str
     keras: ModuleType
 
     @cached_property
     def backend(self) -> str:
-        """"tensorflow", "torch" or "jax"."""
+        """One of BACKENDS."""
         name = str(self.keras.backend.backend())
         if name not in BACKENDS:
             raise ImportError(
@@ -48,10 +50,8 @@ class Flavour:
     @cached_property
     def title(self) -> str:
         """The name of this Keras in texts."""
-        version = getattr(self.keras, "__version__", None) or getattr(
-            sys.modules.get(self.keras.__name__.split(".")[0]), "__version__", ""
-        )
-        return f"{self.keras.__name__.split('.')[0]} {version} on {self.backend}".replace("  ", " ")
+        version = getattr(sys.modules.get(self.package), "__version__", "of unknown version")
+        return f"{self.name} {version} on {self.backend}"
 
     @cached_property
     def package(self) -> str:
@@ -65,7 +65,9 @@ class Flavour:
         places = (optimizers, getattr(optimizers, "legacy", None))
         bases = [getattr(place, "Optimizer", None) for place in places]
         # Keras 3 has optimizers.legacy.Optimizer too, a class that only raises.
-        return tuple(base for base in bases if base is not None and hasattr(base, "apply_gradients"))
+        return tuple(
+            base for base in bases if base is not None and hasattr(base, "apply_gradients")
+        )
 
     def check_optimizer(self, optimizer: Any, function: str) -> None:
         """Raises ValueError unless this is an optimizer of this Keras.
@@ -86,12 +88,11 @@ class Flavour:
         if hasattr(optimizer, "apply_gradients") and hasattr(optimizer, "get_config"):
             raise ValueError(
                 f"{call} works with optimizers of {self.title}, and got a {kind.__name__} of another Keras "
-                f"({kind.__module__}); create it with {self.keras.__name__}.optimizers, or use the door of that "
-                f"Keras ({'horovod.keras' if self.door != 'horovod.keras' else 'horovod.tensorflow.keras'})."
+                f"({kind.__module__}). Create it with {self.name}.optimizers, or use {_door_of(kind)}."
             )
         raise ValueError(
-            f"{call} needs an optimizer of {self.title}, and got a {kind.__name__} ({kind.__module__}); create "
-            f"one with {self.keras.__name__}.optimizers, e.g. SGD(0.01)."
+            f"{call} needs an optimizer of {self.title}, and got a {kind.__name__} ({kind.__module__}); "
+            f"create one, e.g. {self.name}.optimizers.SGD(0.01)."
         )
 
     def to_numpy(self, value: Any) -> np.ndarray:
@@ -99,6 +100,13 @@ class Flavour:
         if self.has_keras_ops:
             return np.asarray(self.keras.ops.convert_to_numpy(value))
         return np.asarray(self.keras.backend.get_value(value) if hasattr(value, "dtype") else value)
+
+
+def _door_of(kind: type) -> str:
+    """Returns which door takes objects of this class, as a phrase."""
+    if kind.__module__.startswith("tf_keras"):
+        return "horovod.tensorflow.keras with TF_USE_LEGACY_KERAS=1 in the environment"
+    return "horovod.keras if that is the door of its Keras"
 
 
 def inner_optimizer(optimizer: Any) -> Any:

@@ -21,7 +21,7 @@ from horovod._keras.optimizer_keras3 import build_for
 
 
 def agree_before_check(flavour: Flavour) -> None:
-    """Wraps `apply` and `stateless_apply` of Keras 3's LossScaleOptimizer, once.
+    """Wraps methods of Keras 3's LossScaleOptimizer, once.
 
     They act only if the optimizer inside is distributed. The class itself is changed because `compile()`
     makes objects of it.
@@ -31,6 +31,8 @@ def agree_before_check(flavour: Flavour) -> None:
         return
     cls.apply = _wrapped_apply(cls.apply)
     cls.stateless_apply = _wrapped_stateless_apply(cls.stateless_apply)
+    cls.save_own_variables = _without_window(cls.save_own_variables)
+    cls.load_own_variables = _without_window(cls.load_own_variables)
 
 
 def _wrapped_apply(original: Any) -> Any:
@@ -68,3 +70,18 @@ def _wrapped_stateless_apply(original: Any) -> Any:
         )
 
     return stateless_apply
+
+
+def _without_window(original: Any) -> Any:
+    """Returns a method that saves or loads the state as with a plain optimizer inside."""
+
+    @functools.wraps(original)
+    def method(self: Any, store: Any) -> None:
+        distribution = distribution_of(inner_optimizer(self))
+        if distribution is None:
+            original(self, store)
+            return
+        with distribution.save():
+            original(self, store)
+
+    return method

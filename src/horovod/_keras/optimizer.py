@@ -7,9 +7,9 @@ from typing import Any
 from horovod._keras.distribution import Wrapping
 from horovod._keras.flavour import Flavour, inner_optimizer, innermost
 from horovod._keras.loss_scale import agree_before_check
-from horovod._keras.options import Options
 from horovod._keras.optimizer_keras2 import DistributedKeras2, ScaledKeras2
 from horovod._keras.optimizer_keras3 import DistributedKeras3, ScaledKeras3
+from horovod._keras.options import Options
 from horovod._keras.serialization import save_as_plain
 
 _classes: dict[Any, type] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from horovod._keras.distribution import Distribution, Wrapping
@@ -22,7 +22,7 @@ class Distributed:
 
     _HAS_AGGREGATE_GRAD: ClassVar[bool] = True  # asked for by training loops of old TensorFlow
     _hvd_wrapping: ClassVar[Wrapping]
-    _hvd_distribute: ClassVar[Callable[[Any, Wrapping], None]]
+    _hvd_distribute: ClassVar[Any]  # makes another optimizer distributed, in place
     _hvd: Distribution
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -38,8 +38,8 @@ class Distributed:
     def _hvd_check_passes(self) -> None:
         if getattr(self, "gradient_accumulation_steps", None):
             raise ValueError(
-                "backward_passes_per_step of Horovod and gradient_accumulation_steps of Keras sum gradients of "
-                "several passes both; use one of them."
+                "backward_passes_per_step of Horovod and gradient_accumulation_steps of Keras both sum "
+                "gradients of several passes; use one of them."
             )
         if hasattr(self, "optimizers"):
             raise ValueError(
@@ -74,7 +74,9 @@ class Distributed:
         """Returns the gradients, reduced over the ranks."""
         return self._hvd.reduction(grads, vars)
 
-    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
+    def compute_gradients(
+        self, loss: Any, var_list: Any, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
         """Returns pairs of reduced gradient and variable, for `apply_gradients`. TensorFlow only.
 
         Args:
@@ -84,7 +86,7 @@ class Distributed:
         """
         native = getattr(super(), "compute_gradients", None)
         if native is not None:
-            return self._hvd_computed(native(loss, var_list, tape))
+            return self._hvd_natively_computed(native(loss, var_list, tape))
         return self._compute_gradients(loss, var_list, tape=tape)
 
     def _compute_gradients(
@@ -93,25 +95,29 @@ class Distributed:
         """Like `compute_gradients`; `grad_loss` is the gradient of the loss itself."""
         native = getattr(super(), "_compute_gradients", None)
         if native is not None:
-            return self._hvd_computed(native(loss, var_list, grad_loss, tape))
+            return self._hvd_natively_computed(native(loss, var_list, grad_loss, tape))
         return self._hvd_computed(self._hvd_gradients(loss, var_list, grad_loss, tape))
 
     def get_gradients(self, loss: Any, params: Sequence[Any]) -> list[Any]:
         """Returns reduced gradients of a loss in a graph of TensorFlow 1."""
         native = getattr(super(), "get_gradients", None)
         if native is not None:
-            gradients = native(loss, params)
+            pairs = self._hvd_natively_computed(zip(native(loss, params), params, strict=True))
         else:
-            tf = self._hvd_tensorflow("get_gradients")
-            gradients = tf.gradients(loss, params)
-        return [gradient for gradient, _ in self._hvd_computed(zip(gradients, params, strict=True))]
+            gradients = self._hvd_tensorflow("get_gradients").gradients(loss, params)
+            pairs = self._hvd_computed(zip(gradients, params, strict=True))
+        return [gradient for gradient, _ in pairs]
+
+    def _hvd_natively_computed(self, pairs: Any) -> list[tuple[Any, Any]]:
+        """Reduces what Keras's own method has computed."""
+        return self._hvd_computed(pairs)
 
     def _hvd_computed(self, pairs: Any) -> list[tuple[Any, Any]]:
         pairs = list(pairs)
-        # A LossScaleOptimizer asks the optimizer inside it, which has reduced them.
-        if not pairs or self._hvd.computed or inner_optimizer(self) is not None:
+        if not pairs:
             return pairs
         gradients, variables = zip(*pairs, strict=True)
+        self._hvd.computed = False  # of an earlier call whose result was not applied
         reduced = self._hvd.reduced(gradients, variables)
         self._hvd.computed = True
         return list(zip(reduced, variables, strict=True))
@@ -137,8 +143,8 @@ class Distributed:
         backend = self._hvd.flavour.backend
         if backend != "tensorflow":
             raise NotImplementedError(
-                f"{method}() works with Keras on TensorFlow, and this one runs on {backend}: compute gradients "
-                "as the backend does and give them to apply()."
+                f"{method}() works with Keras on TensorFlow, and this one runs on {backend}: compute "
+                "gradients as the backend does and give them to apply()."
             )
         import tensorflow as tf
 
@@ -152,6 +158,9 @@ class Scaled(Distributed):
     def _hvd(self) -> Distribution:  # type: ignore[override]
         distribution: Distribution = inner_optimizer(self)._hvd
         return distribution
+
+    def _hvd_natively_computed(self, pairs: Any) -> list[tuple[Any, Any]]:
+        return list(pairs)  # by the optimizer inside, which has reduced them
 
     def _hvd_attach(self) -> None:
         inner = inner_optimizer(self)

@@ -40,7 +40,8 @@ class _ReducesPairs:
             return plain_apply(pairs, *args, **kwargs)
         gradients, variables = zip(*pairs, strict=True)
         optimizer = self._hvd_updates()
-        _build(optimizer, variables)
+        if self._hvd.helper is not None:
+            _build(optimizer, variables)
         known = inspect.signature(plain_apply).parameters
         if "skip_gradients_aggregation" in known:
             kwargs["skip_gradients_aggregation"] = True
@@ -86,10 +87,9 @@ class ScaledKeras2(_ReducesPairs, Scaled):
 
 
 def _build(optimizer: Any, variables: Any) -> None:
-    """Makes the optimizer's variables outside of the conditional that may be around an update."""
+    """Makes the optimizer's variables outside of the conditional that will be around the update."""
     import tensorflow as tf
 
-    make = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)
-    if make is not None and tf.executing_eagerly_outside_functions():
-        with tf.init_scope():
-            make(list(variables))
+    make = getattr(optimizer, "build", None) or optimizer._create_all_weights
+    with tf.init_scope():
+        make(list(variables))

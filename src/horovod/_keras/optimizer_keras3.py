@@ -5,31 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from horovod._keras.distribution import trained_variables
+from horovod._keras.distribution import Distribution, trained_variables
 from horovod._keras.optimizer_base import CallableList, Distributed, Scaled
-
-# Keywords of older versions. Gradients are reduced once in any case.
-_OLD_KEYWORDS = {"name", "experimental_aggregate_gradients", "skip_gradients_aggregation"}
 
 
 class _AppliesPairs:
+    _hvd: Distribution
+
     def apply_gradients(self, grads_and_vars: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         """Reduces gradients, applies them, and returns the number of steps so far.
 
         Args:
             grads_and_vars: pairs of gradient and variable.
             args: as of Keras.
-            kwargs: `name`, `experimental_aggregate_gradients` and `skip_gradients_aggregation` are
-                accepted for old callers.
+            kwargs: as of Keras, and those of Keras 2: `experimental_aggregate_gradients=False` and
+                `skip_gradients_aggregation=True` say that the gradients are reduced already.
         """
-        known = {key: value for key, value in kwargs.items() if key not in _OLD_KEYWORDS}
-        return super().apply_gradients(list(grads_and_vars), *args, **known)  # type: ignore[misc]
+        plain_apply = super().apply_gradients  # type: ignore[misc]
+        kwargs.pop("name", None)
+        are_reduced = kwargs.pop("skip_gradients_aggregation", False)
+        if not kwargs.pop("experimental_aggregate_gradients", True) or are_reduced:
+            with self._hvd.update():
+                return plain_apply(list(grads_and_vars), *args, **kwargs)
+        return plain_apply(list(grads_and_vars), *args, **kwargs)
 
 
 class DistributedKeras3(_AppliesPairs, Distributed):
     """Put in front of the class of an optimizer of Keras 3."""
-
-    _hvd_hides_window = False
 
     @property
     def iterations(self) -> Any:
@@ -48,9 +50,10 @@ class DistributedKeras3(_AppliesPairs, Distributed):
     def variables(self) -> CallableList:
         """The optimizer's variables, as a list that may be called."""
         found = super().variables
-        if not self._hvd_hides_window:
+        distribution = self.__dict__.get("_hvd")
+        if distribution is None or distribution.window is None or not distribution.saving:
             return found
-        window = {id(variable) for variable in self._hvd.window.variables}  # type: ignore[union-attr]
+        window = {id(variable) for variable in distribution.window.variables}
         return CallableList(variable for variable in found if id(variable) not in window)
 
     def build(self, variables: Sequence[Any]) -> None:
@@ -96,19 +99,14 @@ class DistributedKeras3(_AppliesPairs, Distributed):
         )
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the state, without the sums of an unfinished update: a plain optimizer can load it."""
-        self._hvd_without_window("save_own_variables", store)
+        """Saves the state, as a plain optimizer has it."""
+        with self._hvd.save():
+            super().save_own_variables(store)  # type: ignore[misc]
 
     def load_own_variables(self, store: Any) -> None:
         """Loads the state, also that of a plain optimizer."""
-        self._hvd_without_window("load_own_variables", store)
-
-    def _hvd_without_window(self, method: str, store: Any) -> None:
-        self._hvd_hides_window = self._hvd.window is not None
-        try:
-            getattr(super(), method)(store)
-        finally:
-            self._hvd_hides_window = False
+        with self._hvd.save():
+            super().load_own_variables(store)  # type: ignore[misc]
 
 
 class ScaledKeras3(_AppliesPairs, Scaled):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.common.compression import Compressor, NoneCompressor
-from horovod.common.dtypes import Average, ReduceOp, Sum
+from horovod.common.dtypes import Average, Max, ReduceOp, Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 GROUPS_TEXT = "groups should be a non-negative integer or a list of lists of variables."
@@ -61,6 +62,14 @@ class Options:
                 f"backward_passes_per_step must be at least 1, not {self.backward_passes_per_step}."
             )
         check_groups(self.groups)
+
+    def for_largest(self) -> Options:
+        """Returns the options by which the largest of all ranks' values is found."""
+        other = copy.copy(self)
+        changes = {"op": Max, "compression": NoneCompressor, "gradient_predivide_factor": 1.0}
+        for name, value in (changes | {"groups": None}).items():
+            object.__setattr__(other, name, value)  # frozen; users cannot ask for Max
+        return other
 
     @property
     def factors(self) -> tuple[ReduceOp, float, float]:

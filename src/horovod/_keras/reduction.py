@@ -29,7 +29,7 @@ class ListReduction(ABC):
     def __init__(self, options: Options, name: str) -> None:
         self.options = options
         self.name = name
-        self._local: set[int] = set()
+        self._local: dict[int, Any] = {}  # by identity; variables have no hash
 
     @property
     def process_set(self) -> ProcessSet:
@@ -38,7 +38,7 @@ class ListReduction(ABC):
 
     def register_local(self, variable: Any) -> None:
         """Keeps the gradient of this variable on its rank."""
-        self._local.add(id(variable))
+        self._local[id(variable)] = variable
 
     def is_local(self, variable: Any) -> bool:
         """Tells whether the variable's gradient stays on its rank."""

@@ -26,35 +26,44 @@ class JaxReduction(ListReduction):
     """
 
     def _reduce(self, results: list[Gradient], mine: list[int], variables: Sequence[Any]) -> None:
+        position = {i: k for k, i in enumerate(mine)}
+        groups = [[position[i] for i in group] for group in self._grouped(mine, variables)]
         present = [results[i] is not None for i in mine]
-        there = [i for i in mine if results[i] is not None]
-        groups = self._grouped(there, variables)
-        position = {i: k for k, i in enumerate(there)}
-        parts = [[position[i] for i in group] for group in groups]
+        arrays = [
+            jnp.zeros(variables[i].shape, variables[i].dtype)
+            if results[i] is None
+            else jnp.asarray(results[i])
+            for i in mine
+        ]
 
         def exchange(*arrays: Any) -> list[np.ndarray]:
-            return self._exchange([np.asarray(array) for array in arrays], parts, present)
+            return self._exchange([np.asarray(array) for array in arrays], groups, present)
 
-        arrays = [jnp.asarray(results[i]) for i in there]
         if any(isinstance(array, jax.core.Tracer) for array in arrays):
             shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
             reduced = io_callback(exchange, shapes, *arrays, ordered=True)
         else:
             reduced = [jnp.asarray(array) for array in exchange(*arrays)]
-        for i, array in zip(there, reduced, strict=True):
-            results[i] = array
+        for i, array, there in zip(mine, reduced, present, strict=True):
+            results[i] = array if there else None
 
     def _exchange(
-        self, arrays: list[np.ndarray], parts: list[list[int]], present: list[bool]
+        self, arrays: list[np.ndarray], groups: list[list[int]], present: list[bool]
     ) -> list[np.ndarray]:
+        """Reduces arrays, zeros where this rank has no gradient.
+
+        Raises:
+            ValueError: on all ranks, if one has a gradient that another lacks: a compiled program has a
+                gradient or has none, it cannot be told.
+        """
         options = self.options
         op, prescale, postscale = options.factors
-        both = np.array([present, [not there for there in present]], dtype=np.uint8)
+        kinds = np.array([present, [not there for there in present]], dtype=np.uint8)
         agreement = allreduce_async(
-            both, op=Max, name=f"{self.name}_kinds", process_set=options.process_set
+            kinds, op=Max, name=f"{self.name}_kinds", process_set=options.process_set
         )
         pending = []
-        for number, members in enumerate(parts):
+        for number, members in enumerate(groups):
             sent = [options.compression.compress(arrays[k]) for k in members]
             handle = grouped_allreduce_async(
                 [array for array, _ in sent],
@@ -65,16 +74,15 @@ class JaxReduction(ListReduction):
                 process_set=options.process_set,
             )
             pending.append((handle, members, sent))
-        # Before waiting for the gradients: one that others lack would never arrive.
         highest = synchronize(agreement)
-        if np.any(highest[0] & highest[1]):
-            raise ValueError(
-                "Ranks have different gradients: each rank must have one for the same variables. Give all ranks "
-                "the same model and loss (multiply by zero what a rank does not use). By variable, here: "
-                f"{present}; somewhere: {highest[0].astype(bool).tolist()}."
-            )
         results = list(arrays)
         for handle, members, sent in pending:
             for k, array, (_, context) in zip(members, synchronize(handle), sent, strict=True):
                 results[k] = options.compression.decompress(array, context)
+        if np.any(highest[0] & highest[1]):
+            raise ValueError(
+                "Ranks have different gradients: each rank must have one for the same variables. Give all "
+                "ranks the same model and loss (multiply by zero what a rank does not use). By variable, "
+                f"here: {present}; somewhere: {highest[0].astype(bool).tolist()}."
+            )
         return results

@@ -34,9 +34,7 @@ class TorchReduction(ListReduction):
         )
         pending = []
         for number, members in enumerate(self._grouped(mine, variables)):
-            sent = [
-                options.compression.compress(_dense(results[i], variables[i])) for i in members
-            ]
+            sent = [options.compression.compress(_dense(results[i], variables[i])) for i in members]
             handle = grouped_allreduce_async(
                 [tensor for tensor, _ in sent],
                 name=f"{self.name}_grads_{number}",

@@ -32,6 +32,10 @@ def save_as_plain(distributed: type, plain: type, package: str) -> None:
         if base in public and base.__name__ == plain.__name__:
             public[distributed] = public[base]
             return
+    # Keras 2 writes the public names on the class itself.
+    for attribute in ("_keras_api_names", "_keras_api_names_v1"):
+        if attribute in vars(plain):
+            setattr(distributed, attribute, vars(plain)[attribute])
     registered = _table(package, "saving.object_registration", "GLOBAL_CUSTOM_NAMES")
     if plain in registered:  # by keras.saving.register_keras_serializable
         registered[distributed] = registered[plain]
@@ -39,7 +43,10 @@ def save_as_plain(distributed: type, plain: type, package: str) -> None:
 
 
 def _offer(plain: type) -> None:
-    """Makes the plain class an attribute of `horovod._keras`: Keras 2 writes module and name of a class."""
+    """Makes the plain class an attribute of `horovod._keras`.
+
+    Keras 2 looks there for a class that it does not know otherwise, as the module of the saved one says.
+    """
     module = sys.modules["horovod._keras"]
     if isinstance(getattr(module, plain.__name__, plain), type):
         setattr(module, plain.__name__, plain)

@@ -29,6 +29,11 @@ class Window:
         self._counter: Any = None
         self._sums: dict[int, Any] = {}
         self._seen: set[int] = set()  # which variables had a gradient since the last update
+        if flavour.backend == "torch":
+            import torch
+
+            # What it does depends on the counter's value: torch.compile would only warn of it.
+            self.add = torch.compiler.disable(self.add)  # type: ignore[method-assign]
 
     @property
     def counter(self) -> Any:

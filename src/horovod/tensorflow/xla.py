@@ -61,6 +61,9 @@ _ELEMENTS: dict[Any, tuple[str, DataType]] = {
 # XlaCallModule: of those that 2.15 knows the newest, which newer ones still take.
 _MODULE_VERSION = 8
 
+# AutoGraph would rewrite these functions, too, where a user's function calls them.
+_as_written = tf.autograph.experimental.do_not_convert
+
 # --- Where are we? ----------------------------------------------------------------------------------
 
 # While the gradient of a compiled collective is built: it is compiled, too, wherever that happens.
@@ -126,10 +129,11 @@ def _quoted(text: str) -> str:
 
 
 def _module(target: str, config: str, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """Returns a StableHLO module that calls the plug-in's function `target`.
+    """Returns a StableHLO module that calls a function of the plug-in.
 
     Args:
-        config: what the function reads to know what to do.
+        target: name of the function.
+        config: what it reads to know what to do.
         inputs: types of the arguments.
         outputs: types of the results.
     """
@@ -154,7 +158,11 @@ def _module(target: str, config: str, inputs: Sequence[str], outputs: Sequence[s
 
 
 def _call_module(
-    target: str, config: str, inputs: Sequence[Tensor], outputs: Sequence[tuple[Any, Any]], name: str
+    target: str,
+    config: str,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[tuple[Any, Any]],
+    name: str,
 ) -> list[Tensor]:
     """Adds an op to the graph; `outputs` are pairs of element type and shape."""
     module = _module(
@@ -178,13 +186,19 @@ _ORDER = "_horovod_xla_order"
 
 
 def _in_order(
-    target: str, config: str, inputs: Sequence[Tensor], outputs: Sequence[tuple[Any, Any]], name: str
+    target: str,
+    config: str,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[tuple[Any, Any]],
+    name: str,
 ) -> list[Tensor]:
     """Adds an op that comes after those before it in the same graph.
 
-    Where calls block, all ranks must make them in the same order, although their programs may differ (by
-    the sizes of what reducescatter returns, or by what the user does with the rank). XLA orders
-    calls only by their data, so each hands the next one a number that nobody reads.
+    XLA for CPUs starts a program's calls one after the other: small programs run that way, and in others a
+    call's result lies where the data of the one before it was. Their order may depend on everything in
+    the program. If the ranks' programs differ (by the sizes of what reducescatter returns, or by what
+    the user does with the rank), two ranks would each wait for the other to come to another call. So each
+    call hands the next one a number that nobody reads. What is to travel together goes into one call.
     """
     graph = tf.compat.v1.get_default_graph()
     before = getattr(graph, _ORDER, None)
@@ -218,13 +232,11 @@ class _Call:
             tensors: of known shape, of one element type.
             rows: first dimensions of the results; those of the tensors if None.
         """
-        shapes = [tensor.shape.as_list() for tensor in tensors]
-        results = [list(shape) for shape in shapes]
-        for shape, first in zip(results, rows or [], strict=bool(rows)):
-            shape[0] = first
-        name = tf.compat.v1.get_default_graph().unique_name(self.name, mark_as_used=False)
-        emit = _call_module if _is_asynchronous() else _in_order
-        return emit(
+        results = [tensor.shape.as_list() for tensor in tensors]
+        if rows is not None:
+            results = [[first, *shape[1:]] for first, shape in zip(rows, results, strict=True)]
+        name = tf.compat.v1.get_default_graph().unique_name(self.name)
+        return _in_order(
             "horovod_collective",
             self._config(name, tensors, results),
             tensors,
@@ -252,6 +264,10 @@ class _Call:
         return " ".join(map(str, [*words, name]))
 
 
+def _label(tensor: Tensor) -> str:
+    return calls._tensor_name(tensor) or "a tensor"
+
+
 def _checked(operation: str, tensors: Sequence[Tensor], needs_rows: bool) -> list[Tensor]:
     """Returns the tensors if a compiled function can hand them to the engine.
 
@@ -262,19 +278,19 @@ def _checked(operation: str, tensors: Sequence[Tensor], needs_rows: bool) -> lis
     for tensor in tensors:
         if tensor.dtype not in _ELEMENTS:
             raise TypeError(
-                f"{operation} of {tensor.name}: {tensor.dtype.name} is not supported; docs/dtypes.md "
+                f"{operation} of {_label(tensor)}: {tensor.dtype.name} is not supported; docs/dtypes.md "
                 "lists the element types. Cast the tensor."
             )
         if not tensor.shape.is_fully_defined():
             raise ValueError(
-                f"{operation} of {tensor.name}: its shape {tensor.shape} is not known when the function "
+                f"{operation} of {_label(tensor)}: its shape {tensor.shape} is not known when the function "
                 "is traced, and XLA compiles for fixed shapes. Give it one (a fixed batch size, "
-                "batch(..., drop_remainder=True), tf.ensure_shape), or do not compile the function "
-                "(jit_compile=False)."
+                "batch(..., drop_remainder=True), tf.ensure_shape; for gradients of embeddings "
+                "sparse_as_dense=True), or do not compile the function (jit_compile=False)."
             )
         if needs_rows and tensor.shape.rank == 0:
             raise ValueError(
-                f"{operation} of {tensor.name}: a scalar has no first dimension; reshape it to (1,)."
+                f"{operation} of {_label(tensor)}: a scalar has no first dimension; reshape it to (1,)."
             )
     return list(tensors)
 
@@ -291,6 +307,7 @@ def _differentiable(
 
     @tf.custom_gradient
     def forward(*inputs: Tensor) -> tuple[list[Tensor], Callable[..., Sequence[Tensor]]]:
+        @_as_written
         def gradient(*gradients: Tensor) -> Sequence[Tensor]:
             with _gradient():
                 return backward(gradients)
@@ -304,6 +321,7 @@ def _differentiable(
 # Gradients are those of horovod.tensorflow.gradients, for shapes that are known.
 
 
+@_as_written
 def allreduce(
     tensors: Sequence[Tensor],
     op: ReduceOp,
@@ -324,9 +342,7 @@ def allreduce(
     )
 
     def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
-        return allreduce(
-            gradients, op, prescale, postscale, _gradient_name(call.name), process_set
-        )
+        return allreduce(gradients, op, prescale, postscale, _gradient_name(call.name), process_set)
 
     return _differentiable(call, backward, tensors)
 
@@ -335,6 +351,7 @@ def _gradient_name(name: str) -> str:
     return f"{name}_gradient"
 
 
+@_as_written
 def allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: int = 0
 ) -> list[Tensor]:
@@ -342,6 +359,8 @@ def allgather(
 
     Args:
         tensors: of the same shape on all ranks; several are one group.
+        name: of the operation; from the tensors' names if None.
+        process_set: id of the set.
 
     Returns:
         Tensors with the size of the set times as many rows.
@@ -363,9 +382,7 @@ def _gathered(
     call = _Call(Collective.ALLGATHER, name, process_set)
 
     def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
-        averages = allreduce(
-            gradients, Average, name=_gradient_name(name), process_set=process_set
-        )
+        averages = allreduce(gradients, Average, name=_gradient_name(name), process_set=process_set)
         me = answer("set_rank", process_set)
         return [
             _own_rows(average, me, tensor.shape[0], process_set)
@@ -383,6 +400,7 @@ def _own_rows(tensor: Tensor, me: Tensor, count: int, process_set: int) -> Tenso
     return tf.slice(tensor, tf.stack([begin, *(0 for _ in rest)]), [count, *rest])
 
 
+@_as_written
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: int = 0
 ) -> Tensor:
@@ -401,6 +419,7 @@ def broadcast(
     return _differentiable(call, backward, tensors)[0]
 
 
+@_as_written
 def alltoall(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: int = 0
 ) -> tuple[Tensor, Tensor]:
@@ -409,6 +428,8 @@ def alltoall(
     Args:
         tensor: of the same shape on all ranks.
         splits: how many rows go to each rank: known when the function is traced, and all the same.
+        name: of the operation; from the tensor's name if None.
+        process_set: id of the set.
 
     Returns:
         The rows received, and how many came from each rank, an int32 vector.
@@ -435,33 +456,34 @@ def _rows_for_each(tensor: Tensor, splits: Any, size: int) -> int:
     if splits is None:
         if rows % size:
             raise ValueError(
-                f"alltoall of {tensor.name}: splits not provided, but its {rows} rows are not an even "
+                f"alltoall of {_label(tensor)}: splits not provided, but its {rows} rows are not an even "
                 f"multiple of the number of workers, {size}."
             )
         return rows // size
     known = tf.get_static_value(tf.convert_to_tensor(splits))
     if known is None:
         raise ValueError(
-            f"alltoall of {tensor.name}: its splits are not known when the function is traced. A compiled "
+            f"alltoall of {_label(tensor)}: its splits are not known when the function is traced. A compiled "
             "function needs constants; or use jit_compile=False."
         )
     known = known.reshape(-1).tolist()
     if len(known) != size:
         raise ValueError(
-            f"alltoall of {tensor.name}: {len(known)} splits for {size} ranks; give one for each."
+            f"alltoall of {_label(tensor)}: {len(known)} splits for {size} ranks; give one for each."
         )
     if len(set(known)) != 1 or known[0] < 0:
         raise ValueError(
-            f"alltoall of {tensor.name}: a compiled function exchanges the same number of rows with every "
+            f"alltoall of {_label(tensor)}: a compiled function exchanges the same number of rows with every "
             f"rank, and its splits are {known}. Pad the rows, or use jit_compile=False."
         )
     if known[0] * size > rows:
         raise ValueError(
-            f"alltoall of {tensor.name}: its splits {known} add up to more than its {rows} rows."
+            f"alltoall of {_label(tensor)}: its splits {known} add up to more than its {rows} rows."
         )
     return int(known[0])
 
 
+@_as_written
 def reducescatter(
     tensors: Sequence[Tensor],
     op: ReduceOp,
@@ -509,12 +531,15 @@ _QUESTIONS = {
 }
 
 
+@_as_written
 def answer(question: str, process_set: int = 0, name: str | None = None) -> Tensor:
     """Returns an int32 scalar that the program asks for when it runs, so it is the same on all ranks.
 
     Args:
         question: "rank", "local_rank", "local_size"; or of a set: "size", "set_rank" (-1 outside of
             it), "included" (1 or 0).
+        process_set: id of the set.
+        name: of the node.
     """
     kind, what = _QUESTIONS[question]
     (value,) = _call_module(

@@ -1,0 +1,73 @@
+"""The callbacks of `horovod.keras`."""
+
+from __future__ import annotations
+
+import keras
+
+from horovod._keras import callbacks as _impl
+from horovod.keras.functions import flavour
+
+
+class BroadcastGlobalVariablesCallback(
+    _impl.BroadcastGlobalVariablesCallback, keras.callbacks.Callback
+):
+    """Gives all ranks the root's variables, once, at the end of the first batch.
+
+    Args as of `horovod._keras.callbacks.BroadcastGlobalVariablesCallback`.
+    """
+
+    _flavour = flavour
+
+
+class MetricAverageCallback(_impl.MetricAverageCallback, keras.callbacks.Callback):
+    """Replaces metrics at the end of an epoch by their averages over the ranks.
+
+    Args as of `horovod._keras.callbacks.MetricAverageCallback`.
+    """
+
+    _flavour = flavour
+
+
+class LearningRateScheduleCallback(_impl.LearningRateScheduleCallback, keras.callbacks.Callback):
+    """Sets the learning rate to `initial_lr * multiplier(epoch)`.
+
+    Args as of `horovod._keras.callbacks.LearningRateScheduleCallback`.
+    """
+
+    _flavour = flavour
+
+
+class LearningRateWarmupCallback(_impl.LearningRateWarmupCallback, keras.callbacks.Callback):
+    """Raises the learning rate from `initial_lr / size` to `initial_lr` over the first epochs.
+
+    Args as of `horovod._keras.callbacks.LearningRateWarmupCallback`.
+    """
+
+    _flavour = flavour
+
+
+class BestModelCheckpoint(_impl.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):
+    """`ModelCheckpoint` that keeps the best model; whoever uses it sets its `filepath`.
+
+    Args as of Keras's `ModelCheckpoint`.
+    """
+
+    _flavour = flavour
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+    ) -> None:
+        super().__init__(False, monitor=monitor, verbose=verbose, mode=mode, save_freq=save_freq)
+
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]

@@ -1,0 +1,1 @@
+"""Small services by which jobs meet each other."""

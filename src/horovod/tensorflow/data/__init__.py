@@ -1,0 +1,1 @@
+"""Input pipelines outside of the training processes, with the tf.data service."""

@@ -1,0 +1,23 @@
+"""`horovod.keras` with Keras 3 on torch: saving, callbacks, values, refusals."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+from collections.abc import Iterator
+
+import pytest
+from keras_feature_cases import *  # noqa: F403
+
+import horovod.keras as hvd
+
+LAUNCHES = ["-np 1", "-np 2"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _job() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()
