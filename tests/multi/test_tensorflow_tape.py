@@ -317,6 +317,33 @@ def test_what_a_tape_refuses():
         hvd.DistributedGradientTape(tape, num_groups=2)
 
 
+def test_aggregation_takes_a_gradient_that_comes_and_goes():
+    from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
+
+    first, second = tf.Variable(0.0), tf.Variable(0.0)
+    helper = LocalGradientAggregationHelperEager(
+        backward_passes_per_step=2,
+        allreduce_func=lambda gradients, _: [hvd.allreduce(g, op=hvd.Sum) for g in gradients],
+        sparse_as_dense=False,
+        average_aggregated_gradients=False,
+    )
+
+    class Optimizer:
+        iterations = tf.Variable(0)
+
+    def window(*passes):
+        for gradients in passes:
+            got = helper.compute_gradients(gradients, [first, second])
+            helper.apply_gradients(lambda: None, Optimizer)
+        return [None if g is None else float(g) for g in got]
+
+    one, two = tf.constant(1.0), tf.constant(2.0)
+    assert window([one, None], [one, two]) == [2.0 * hvd.size(), 2.0 * hvd.size()]
+    assert window([one, two], [one, None]) == [2.0 * hvd.size(), 2.0 * hvd.size()]
+    assert window([None, None], [one, None]) == [1.0 * hvd.size(), None]
+    assert int(Optimizer.iterations) == 3
+
+
 @pytest.mark.parametrize("rows", [3, 5])
 def test_sync_batch_normalization_equals_the_whole_batch(rows):
     rng = np.random.default_rng(3)

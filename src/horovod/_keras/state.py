@@ -59,7 +59,8 @@ def broadcast_variables(flavour: Flavour, variables: Sequence[Any], root_rank: i
     for i, variable in enumerate(variables):
         value = flavour.to_numpy(variable)
         sent = value.view(_SAME_BITS.get(value.dtype, value.dtype))
-        name = f"variable.{i}.{variable.path}"
+        # By position: a variable has another path where the model was loaded from a file.
+        name = f"broadcast_variables_{i}"
         pending.append((variable, value.dtype, broadcast_async(sent, root_rank, name)))
     for variable, dtype, handle in pending:
         variable.assign(synchronize(handle).view(dtype))

@@ -49,13 +49,13 @@ class LocalGradientAggregationHelperEager:
         self._allreduce = allreduce_func
         self._local: set[Any] = set()
         self._sums: dict[Any, tf.Variable] = {}
+        self._seen: set[Any] = set()  # variables that have a gradient in this window
 
     def register_local_var(self, var: Any) -> None:
         """Keeps the gradient of this variable on its rank."""
         self._local.add(key_of(var))
 
-    def _sum_of(self, variable: Any, gradient: Any) -> tf.Variable:
-        key = key_of(variable)
+    def _sum_of(self, key: Any, gradient: Any) -> tf.Variable:
         if key not in self._sums:
             with tf.init_scope():
                 self._sums[key] = tf.Variable(
@@ -68,22 +68,33 @@ class LocalGradientAggregationHelperEager:
         grads = [dense_gradient(gradient, self.sparse_as_dense) for gradient in grads]
         if self.backward_passes_per_step == 1:
             return self._allreduce(grads, vars)
-        present = [i for i, gradient in enumerate(grads) if gradient is not None]
         begins = tf.equal(self.counter, 0)
+        # In eager mode another pass of the window may give gradients to other variables; a function is
+        # traced once for them all.
+        eager = tf.executing_eagerly()
+        if eager and bool(begins):
+            self._seen.clear()
+        keys = [key_of(variable) for variable in vars]
+        summed = [
+            i for i, g in enumerate(grads) if g is not None or (eager and keys[i] in self._seen)
+        ]
         totals = []
-        for i in present:
-            total = self._sum_of(vars[i], grads[i])
-            # A new window starts from the gradient itself: multiplying an old infinity by zero would not.
-            total.assign(tf.where(begins, grads[i], total + grads[i]))
+        for i in summed:
+            total = self._sum_of(keys[i], grads[i])
+            if grads[i] is not None:
+                first = tf.constant(keys[i] not in self._seen) if eager else begins
+                # A new window starts from the gradient itself: zero times an old infinity is no zero.
+                total.assign(tf.where(first, grads[i], total + grads[i]))
+                self._seen.add(keys[i])
             totals.append(total.read_value())
         self.counter.assign_add(1)
         reduced = tf.cond(
             tf.equal(self.counter, self.backward_passes_per_step),
-            lambda: self._reduce(totals, [vars[i] for i in present]),
+            lambda: self._reduce(totals, [vars[i] for i in summed]),
             lambda: [tf.identity(total) for total in totals],
         )
         results: list[Any] = [None] * len(grads)
-        for i, gradient in zip(present, reduced, strict=True):
+        for i, gradient in zip(summed, reduced, strict=True):
             results[i] = gradient
         return results
 
