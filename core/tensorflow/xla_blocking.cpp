@@ -25,15 +25,15 @@ bool knows_layout(ReadStatus read) {
   return !read(&good).has_value() && read(&bad) == std::string_view(*bad);
 }
 
-// `outputs`: the results and one more, which orders the calls; so there are always several, and XLA hands
-// over a list of them.
-void collective(void** outputs, const void** inputs, const char* config, std::size_t config_bytes,
+// `output` is the result's memory, or the list of theirs if there are several.
+void collective(void* output, const void** inputs, const char* config, std::size_t config_bytes,
                 Status* status) {
   const std::string_view text(config, config_bytes);
   std::optional<XlaCall> call = parse_xla_call(text);
   XlaOutcome outcome = not_understood(text);
   if (call) {
     const std::size_t count = call->tensors.size();
+    void** const outputs = count > 1 ? static_cast<void**>(output) : &output;
     outcome = XlaExecution(*std::move(call), {inputs, count}, {outputs, count}).run();
   }
   if (outcome.code != HVD_OK) *status = std::move(outcome.text);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tensorflow/plugin.h"
-#include "tensorflow/xla_float_mode.h"
 
 namespace hvd::tensorflow {
 
@@ -81,7 +80,6 @@ hvd_call XlaExecution::describe() {
 
 XlaOutcome XlaExecution::run() {
   if (engine == nullptr) return {HVD_NOT_INITIALIZED, kNotInitialized};
-  const FloatModeScope as_in_the_engine(FE_DFL_ENV);
   const hvd_call call = describe();
   hvd_operation* operation = nullptr;
   std::array<char, 2048> error{};

@@ -22,7 +22,7 @@ struct XlaOutcome {
 class XlaExecution {
  public:
   // The buffers are XLA's, in the order of the call's tensors, and stay valid until the operation is done.
-  // There may be more of them: those order the calls of a program and carry nothing.
+  // There may be more inputs: those only order the calls of a program.
   XlaExecution(XlaCall call, std::span<const void* const> inputs, std::span<void* const> outputs);
   XlaExecution(const XlaExecution&) = delete;
   XlaExecution& operator=(const XlaExecution&) = delete;

@@ -9,10 +9,10 @@
 #include <system_error>
 #include <utility>
 
+#include "base/float_mode.h"
 #include "tensorflow/plugin.h"
 #include "tensorflow/xla_execution.h"
 #include "tensorflow/xla_ffi_api.h"
-#include "tensorflow/xla_float_mode.h"
 #include "tensorflow/xla_targets.h"
 #include "tensorflow/xla_waiters.h"
 

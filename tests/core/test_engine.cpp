@@ -3,7 +3,13 @@
 
 #include <fcntl.h>
 
+#include <bit>
+#include <cstdint>
 #include <random>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "engine_world.h"
 
@@ -18,6 +24,14 @@ std::vector<float> input_of(Rank rank, std::int64_t count) {
     values[i] = static_cast<float>(rank + 1) * static_cast<float>(i % 13);
   }
   return values;
+}
+
+// As frameworks set their threads: tiny results and operands count as zero.
+void set_flush_to_zero() {
+#if defined(__x86_64__)
+  constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+  _mm_setcsr(_mm_getcsr() | kFlushToZero | kDenormalsAreZero);
+#endif
 }
 
 float sum_of_ranks(Rank size) { return static_cast<float>(size * (size + 1) / 2); }
@@ -121,6 +135,21 @@ TEST_CASE("what is pending when a rank shuts down fails with the shut-down text"
   CHECK(world.allreduce(1, EngineWorld::allreduce_request("late", 8), input, output, false,
                         &error) == nullptr);
   CHECK(error.starts_with("Horovod has been shut down."));
+}
+
+TEST_CASE("tiny numbers are not flushed to zero, whatever the mode of the caller's thread") {
+  EngineWorld world({2});
+  world.for_each_rank([&](Rank rank) {
+    set_flush_to_zero();
+    const std::vector<float> input(8, 1e-40f);
+    std::vector<float> output(8);
+    for (int round = 0; round < 20; ++round) {
+      const auto handle =
+          world.allreduce(rank, EngineWorld::allreduce_request("tiny", 8), input, output);
+      CHECK(world.wait(rank, *handle).is_ok());
+      CHECK(std::bit_cast<std::uint32_t>(output[7]) == std::bit_cast<std::uint32_t>(2e-40f));
+    }
+  });
 }
 
 TEST_CASE("an idle job sends no messages") {

@@ -140,7 +140,7 @@ def test_keras_mnist_advanced_and_how_it_goes_on(backend: str, digits: str, tmp_
     output = run(script, *options, "--epochs", "1", **arguments)
     assert f"on {backend}, epochs 1 to 1" in output
     first = weights_are_equal(output)
-    if backend != "tensorflow":
+    if backend == "jax":  # the same code as for torch, and slow to start
         return
     output = run(script, *options, "--epochs", "2", **arguments)
     assert f"on {backend}, epochs 2 to 2" in output

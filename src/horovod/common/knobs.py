@@ -237,6 +237,14 @@ KNOBS: tuple[Knob, ...] = (
         config="log_hide_time",
         inverted=True,
     ),
+    Knob(
+        "HOROVOD_ENABLE_XLA_OPS",
+        "bool",
+        None,
+        "1: collectives in every tf.function are compiled by XLA; 0: in none. Unset: where "
+        "jit_compile=True.",
+        "start",
+    ),
     Knob("HOROVOD_RANK", "int", None, "Rank of this process.", "identity", minimum=0),
     Knob("HOROVOD_SIZE", "int", None, "Number of processes.", "identity", minimum=1),
     Knob("HOROVOD_LOCAL_RANK", "int", None, "Rank within the host.", "identity", minimum=0),
@@ -298,7 +306,6 @@ LATER: dict[str, str] = {
     "HOROVOD_DISABLE_NVTX_RANGES": "GPU backends",
     "HOROVOD_CCL_CACHE": "oneCCL backend",
     "HOROVOD_CCL_BGT_AFFINITY": "oneCCL backend",
-    "HOROVOD_ENABLE_XLA_OPS": "TensorFlow door",
     "HOROVOD_ELASTIC": "elastic jobs",
     "HOROVOD_ELASTIC_TIMEOUT": "elastic jobs",
     "HOROVOD_SPARK_START_TIMEOUT": "Spark",

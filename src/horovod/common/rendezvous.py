@@ -120,7 +120,7 @@ class ServerHandshake:
 # --- blocking sockets --------------------------------------------------------------------------
 
 
-def _receive(sock: socket.socket, count: int, deadline: float) -> bytearray:
+def receive(sock: socket.socket, count: int, deadline: float) -> bytearray:
     """Exactly `count` bytes; memory grows only with what really arrives."""
     data = bytearray()
     while len(data) < count:
@@ -132,7 +132,8 @@ def _receive(sock: socket.socket, count: int, deadline: float) -> bytearray:
     return data
 
 
-def _send(sock: socket.socket, data: bytes, deadline: float) -> None:
+def send(sock: socket.socket, data: bytes, deadline: float) -> None:
+    """Sends all of it; TimeoutError after the deadline."""
     sock.settimeout(_remaining(deadline))
     sock.sendall(data)
 
@@ -144,18 +145,19 @@ def _remaining(deadline: float) -> float:
     return remaining
 
 
-def _handshake(sock: socket.socket, key: bytes, role: Role, purpose: str, deadline: float) -> Seals:
+def handshake(sock: socket.socket, key: bytes, role: Role, purpose: str, deadline: float) -> Seals:
+    """What `authenticate` does; also returns the seals for later messages."""
     if role == "server":
-        handshake = ServerHandshake(key, purpose, bytes(_receive(sock, NONCE_BYTES, deadline)))
-        _send(sock, handshake.reply, deadline)
-        return handshake.accept(bytes(_receive(sock, PROOF_BYTES, deadline)))
+        server = ServerHandshake(key, purpose, bytes(receive(sock, NONCE_BYTES, deadline)))
+        send(sock, server.reply, deadline)
+        return server.accept(bytes(receive(sock, PROOF_BYTES, deadline)))
     client_nonce = os.urandom(NONCE_BYTES)
-    _send(sock, client_nonce, deadline)
-    reply = bytes(_receive(sock, NONCE_BYTES + PROOF_BYTES, deadline))
+    send(sock, client_nonce, deadline)
+    reply = bytes(receive(sock, NONCE_BYTES + PROOF_BYTES, deadline))
     server_nonce, proof = reply[:NONCE_BYTES], reply[NONCE_BYTES:]
     if not hmac.compare_digest(proof, _proof(key, "server", purpose, client_nonce, server_nonce)):
         raise AuthenticationError("the other side does not hold the key of this job")
-    _send(sock, _proof(key, "client", purpose, client_nonce, server_nonce), deadline)
+    send(sock, _proof(key, "client", purpose, client_nonce, server_nonce), deadline)
     return Seals(key, "client", purpose, client_nonce, server_nonce)
 
 
@@ -170,7 +172,7 @@ def authenticate(sock: socket.socket, key: bytes, role: Role, purpose: str, time
         raise ValueError(f"role must be 'client' or 'server', not {role!r}")
     before = sock.gettimeout()
     try:
-        _handshake(sock, key, role, purpose, time.monotonic() + timeout)
+        handshake(sock, key, role, purpose, time.monotonic() + timeout)
     finally:
         sock.settimeout(before)
 
@@ -195,7 +197,7 @@ class RendezvousClient:
             ) from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._seals = _handshake(self._socket, key, "client", STORE_PURPOSE, deadline)
+            self._seals = handshake(self._socket, key, "client", STORE_PURPOSE, deadline)
         except BaseException:
             self._socket.close()
             raise
@@ -270,11 +272,11 @@ class RendezvousClient:
     def _send(self, message: list[Any], deadline: float) -> None:
         body: bytes = msgpack.packb(message)
         header = self._seals.outgoing.header(body)
-        _send(self._socket, header + body, deadline)
+        send(self._socket, header + body, deadline)
 
     def _receive(self, deadline: float) -> tuple[str, Any]:
-        header = _receive(self._socket, HEADER_BYTES, deadline)
-        body = _receive(self._socket, Seal.body_length(header), deadline)
+        header = receive(self._socket, HEADER_BYTES, deadline)
+        body = receive(self._socket, Seal.body_length(header), deadline)
         self._seals.incoming.check(header, body)
         kind, value = msgpack.unpackb(body)
         if kind == "error":

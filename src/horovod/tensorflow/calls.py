@@ -37,16 +37,16 @@ def _normalized(name: str) -> str:
     return "".join(c if c.isalnum() or c in "_-./" else "_" for c in name)
 
 
-def _tensor_name(tensor: Tensor) -> str | None:
+def tensor_name(tensor: Tensor) -> str | None:
     try:
         return _normalized(tensor.name)
     except AttributeError:  # an eager tensor that a graph captures has no name
         return None
 
 
-def _graph_name(op: str, tensors: Sequence[Tensor]) -> str:
+def graph_name(op: str, tensors: Sequence[Tensor]) -> str:
     """Returns the name of an unnamed node, made of those of its first and last input."""
-    names = [_tensor_name(tensor) for tensor in (tensors[0], tensors[-1])]
+    names = [tensor_name(tensor) for tensor in (tensors[0], tensors[-1])]
     if None in names:
         return op
     return f"{op}_{names[0]}" if len(tensors) == 1 else f"{op}_{names[0]}_{names[1]}"
@@ -59,7 +59,7 @@ def _naming(
     if tf.executing_eagerly():
         # There are no nodes in eager mode: the name travels as an attribute.
         return {"tensor_name": name or op, "blocking": True, "ignore_name_scope": ignore_name_scope}
-    return {"name": name or _graph_name(op, tensors), "ignore_name_scope": ignore_name_scope}
+    return {"name": name or graph_name(op, tensors), "ignore_name_scope": ignore_name_scope}
 
 
 def allreduce(

@@ -198,16 +198,14 @@ def _in_order(
     call's result lies where the data of the one before it was. Their order may depend on everything in
     the program. If the ranks' programs differ (by the sizes of what reducescatter returns, or by what
     the user does with the rank), two ranks would each wait for the other to come to another call. So each
-    call hands the next one a number that nobody reads. What is to travel together goes into one call.
+    call takes a result of the one before it as one more input, which it does not read. What is to travel
+    together goes into one call.
     """
     graph = tf.compat.v1.get_default_graph()
-    before = getattr(graph, _ORDER, None)
-    if before is None:
-        before = tf.zeros([], tf.int32)
-    *results, after = _call_module(
-        target, config, [*inputs, before], [*outputs, (tf.int32, [])], name
-    )
-    setattr(graph, _ORDER, after)
+    before = getattr(graph, _ORDER, [])
+    results = _call_module(target, config, [*inputs, *before], outputs, name)
+    after = [result for result in results if result.shape.num_elements()]
+    setattr(graph, _ORDER, after[:1] or before)
     return results
 
 
@@ -265,7 +263,7 @@ class _Call:
 
 
 def _label(tensor: Tensor) -> str:
-    return calls._tensor_name(tensor) or "a tensor"
+    return calls.tensor_name(tensor) or "a tensor"
 
 
 def _checked(operation: str, tensors: Sequence[Tensor], needs_rows: bool) -> list[Tensor]:
@@ -297,7 +295,7 @@ def _checked(operation: str, tensors: Sequence[Tensor], needs_rows: bool) -> lis
 
 def _named(op: str, name: str | None, tensors: Sequence[Tensor]) -> str:
     grouped = "Grouped" if len(tensors) > 1 else ""
-    return name or calls._graph_name(f"Horovod{grouped}{op}", tensors)
+    return name or calls.graph_name(f"Horovod{grouped}{op}", tensors)
 
 
 def _differentiable(

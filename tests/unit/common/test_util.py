@@ -81,7 +81,7 @@ def test_the_old_parameter_average() -> None:
 def test_what_is_built() -> None:
     assert util.gloo_built()
     assert not any((util.mpi_built(), util.nccl_built(), util.ddl_built(), util.ccl_built()))
-    assert util.extension_available("tensorflow") is False
+    assert util.extension_available("mxnet") is False
     assert util.check_installed_version("torch", "9.9.9") is None
 
 

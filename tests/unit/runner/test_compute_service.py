@@ -199,17 +199,22 @@ def test_long_messages_and_nonsense_are_refused_also_from_friends(client: Comput
 
 
 def test_a_client_that_goes_away_while_it_waits_leaves_no_thread(service: ComputeService) -> None:
-    before = threading.active_count()
+    def serving() -> int:
+        return sum(thread.name == f"{PURPOSE} connection" for thread in threading.enumerate())
+
+    def wait_for(count: int) -> None:
+        deadline = time.monotonic() + 10
+        while serving() != count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert serving() == count
+
+    wait_for(0)  # those of earlier tests have gone
     address = next(iter(service.addresses().values()))[0]
     with socket.create_connection(address) as sock:
         connection = messages.Connection(sock, KEY, "client", PURPOSE)
         connection.send(["wait for shutdown"])
-        time.sleep(0.1)
-        assert threading.active_count() == before + 1
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert threading.active_count() == before
+        wait_for(1)
+    wait_for(0)
 
 
 def test_addresses_are_those_of_the_chosen_interfaces(service: ComputeService) -> None:

@@ -25,9 +25,9 @@ from horovod.common.rendezvous import (
     Role,
     Seal,
     Seals,
-    _handshake,
-    _receive,
-    _send,
+    handshake,
+    receive,
+    send,
 )
 
 Addresses = dict[str, list[tuple[str, int]]]
@@ -60,7 +60,7 @@ class Connection:
         """Proves and checks; raises AuthenticationError, TimeoutError or ConnectionError."""
         self._socket = sock
         deadline = time.monotonic() + HANDSHAKE_SECONDS
-        self._seals: Seals = _handshake(sock, key, role, purpose, deadline)
+        self._seals: Seals = handshake(sock, key, role, purpose, deadline)
 
     def send(self, message: list[Any], timeout: float = REQUEST_SECONDS) -> None:
         """Sends a message; ValueError if it is too long."""
@@ -68,16 +68,16 @@ class Connection:
         if len(body) > MESSAGE_BYTES:
             raise ValueError(f"a message of {len(body)} bytes; the limit is {MESSAGE_BYTES}")
         header = self._seals.outgoing.header(body)
-        _send(self._socket, header + body, time.monotonic() + timeout)
+        send(self._socket, header + body, time.monotonic() + timeout)
 
     def receive(self, timeout: float = REQUEST_SECONDS) -> list[Any]:
         """Returns the next message."""
         deadline = time.monotonic() + timeout
-        header = _receive(self._socket, HEADER_BYTES, deadline)
+        header = receive(self._socket, HEADER_BYTES, deadline)
         length = Seal.body_length(header)
         if length > MESSAGE_BYTES:
             raise AuthenticationError(f"a message of {length} bytes was announced")
-        body = _receive(self._socket, length, deadline)
+        body = receive(self._socket, length, deadline)
         self._seals.incoming.check(header, body)
         message = msgpack.unpackb(body)
         if not isinstance(message, list):

@@ -1,12 +1,12 @@
 // How a thread rounds and treats tiny numbers, for a while.
 //
-// TensorFlow and XLA set their threads to flush tiny numbers to zero. The engine's sums must not depend on
-// which thread computes them, and a program's must not either.
+// Frameworks set their threads to flush tiny numbers to zero. The engine's sums must not depend on which
+// thread computes them, and what a framework computes must not either.
 #pragma once
 
 #include <cfenv>
 
-namespace hvd::tensorflow {
+namespace hvd {
 
 inline std::fenv_t float_mode() {
   std::fenv_t mode;
@@ -26,4 +26,4 @@ class FloatModeScope {
   std::fenv_t before_;
 };
 
-}  // namespace hvd::tensorflow
+}  // namespace hvd
