@@ -38,6 +38,7 @@ def _normalized(name: str) -> str:
 
 
 def tensor_name(tensor: Tensor) -> str | None:
+    """Returns a tensor's name in the form that the name of a node may have; None if it has none."""
     try:
         return _normalized(tensor.name)
     except AttributeError:  # an eager tensor that a graph captures has no name
