@@ -75,7 +75,7 @@ def apply(optimizer, gradients, variables):
     optimizer.apply_gradients(pairs)
 
 
-def train(kind, ranks, wrap, as_function=False):
+def train(kind, ranks, wrap, as_function=False, **options):
     """Returns the weights after training on the rows of `ranks`."""
     model, optimizer = Model(), make_optimizer(kind)
 
@@ -87,7 +87,7 @@ def train(kind, ranks, wrap, as_function=False):
         apply(optimizer, gradients, model.variables)
 
     if as_function:
-        step = tf.function(step)
+        step = tf.function(step, **options)
     for number in range(STEPS):
         step(*batch(number, ranks))
     return [v.numpy() for v in model.variables]
@@ -137,6 +137,27 @@ def test_training_equals_one_process_on_the_whole_batch(kind, options, as_functi
         as_function,
     )
     assert_near(got, expected)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_training_compiled_by_xla(kind):
+    class Dense:
+        def __init__(self, tape):
+            self.tape = tape
+
+        def gradient(self, loss, sources):
+            gradients = self.tape.gradient(loss, sources)
+            return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+
+    expected = train(kind, list(range(hvd.size())), lambda tape, _: Dense(tape))
+    got = train(
+        kind,
+        [hvd.rank()],
+        lambda tape, _: hvd.DistributedGradientTape(tape),
+        as_function=True,
+        jit_compile=True,
+    )
+    assert_near(got, expected, 2e-5)  # XLA fuses operations, which rounds in other places
 
 
 def test_lists_of_variables_as_groups():

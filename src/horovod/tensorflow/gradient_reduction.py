@@ -112,7 +112,8 @@ class Reduction:
             return results
         with tf.name_scope(f"{self.name}_Allreduce"):
             mine = [i for i in range(len(results)) if not local[i]]
-            if self.sparse_as_dense:
+            # XLA compiles for fixed shapes, and how many rows sparse gradients have is the batch's affair.
+            if self.sparse_as_dense or xla.in_compiled_function():
                 for i in mine:
                     if isinstance(results[i], tf.IndexedSlices):
                         results[i] = tf.convert_to_tensor(results[i])
