@@ -211,7 +211,7 @@ def test_silent_strangers_are_hung_up_on_and_do_not_keep_others_out(log, monkeyp
 def proven_raw_connection(store: Store) -> tuple[socket.socket, rendezvous.Seals]:
     sock = socket.create_connection((store.address, store.port))
     deadline = time.monotonic() + PATIENCE
-    return sock, rendezvous._handshake(sock, KEY, "client", rendezvous.STORE_PURPOSE, deadline)
+    return sock, rendezvous.handshake(sock, KEY, "client", rendezvous.STORE_PURPOSE, deadline)
 
 
 @pytest.mark.parametrize("change", ["body", "replay", "length"])
