@@ -8,7 +8,7 @@ shut-down job UnknownError; an operator that reducescatter does not offer Aborte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -45,16 +45,22 @@ __all__ = [
 Tensor = Any
 
 
-def _by_dtype(tensors: Sequence[Tensor]) -> dict[Any, list[int]]:
-    """Returns the positions of the tensors of each element type: a group has one type."""
+def _in_groups(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    call: Callable[[list[Tensor], str | None], list[Tensor]],
+) -> list[Tensor]:
+    """Returns the results of `call(tensors, name)`, made once for each element type: a group has one."""
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     positions: dict[Any, list[int]] = {}
     for i, tensor in enumerate(tensors):
         positions.setdefault(tensor.dtype, []).append(i)
-    return positions
-
-
-def _group_name(name: str | None, dtype: Any, several: bool) -> str | None:
-    return f"{name}_{dtype.name}" if name and several else name
+    results: list[Tensor] = [None] * len(tensors)
+    for dtype, members in positions.items():
+        label = f"{name}_{dtype.name}" if name and len(positions) > 1 else name
+        for i, result in zip(members, call([tensors[i] for i in members], label), strict=True):
+            results[i] = result
+    return results
 
 
 def _allreduce(
@@ -88,22 +94,19 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Reduces dense tensors, those of one element type as one group."""
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    positions = _by_dtype(tensors)
-    results: list[Tensor] = [None] * len(tensors)
-    for dtype, members in positions.items():
-        reduced = calls.grouped_allreduce(
-            [tensors[i] for i in members],
+    return _in_groups(
+        tensors,
+        name,
+        lambda members, label: calls.grouped_allreduce(
+            members,
             op,
             prescale_factor,
             postscale_factor,
-            _group_name(name, dtype, len(positions) > 1),
+            label,
             set_id(process_set),
             ignore_name_scope,
-        )
-        for i, tensor in zip(members, reduced, strict=True):
-            results[i] = tensor
-    return results
+        ),
+    )
 
 
 def _check_sparse(op: ReduceOp, prescale_factor: float, postscale_factor: float) -> None:
@@ -273,19 +276,13 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Gathers tensors that are executed together or not at all; see `allgather`."""
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    positions = _by_dtype(tensors)
-    results: list[Tensor] = [None] * len(tensors)
-    for dtype, members in positions.items():
-        gathered = calls.grouped_allgather(
-            [tensors[i] for i in members],
-            _group_name(name, dtype, len(positions) > 1),
-            set_id(process_set),
-            ignore_name_scope,
-        )
-        for i, tensor in zip(members, gathered, strict=True):
-            results[i] = tensor
-    return results
+    return _in_groups(
+        tensors,
+        name,
+        lambda members, label: calls.grouped_allgather(
+            members, label, set_id(process_set), ignore_name_scope
+        ),
+    )
 
 
 def broadcast(
@@ -411,22 +408,19 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """Reduces and scatters dense tensors, those of one element type as one group."""
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    positions = _by_dtype(tensors)
-    results: list[Tensor] = [None] * len(tensors)
-    for dtype, members in positions.items():
-        scattered = calls.grouped_reducescatter(
-            [tensors[i] for i in members],
+    return _in_groups(
+        tensors,
+        name,
+        lambda members, label: calls.grouped_reducescatter(
+            members,
             op,
             prescale_factor,
             postscale_factor,
-            _group_name(name, dtype, len(positions) > 1),
+            label,
             set_id(process_set),
             ignore_name_scope,
-        )
-        for i, tensor in zip(members, scattered, strict=True):
-            results[i] = tensor
-    return results
+        ),
+    )
 
 
 def reducescatter(
