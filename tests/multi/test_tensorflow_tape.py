@@ -367,6 +367,8 @@ def test_aggregation_takes_a_gradient_that_comes_and_goes():
     assert window([one, two], [one, None]) == [2.0 * hvd.size(), 2.0 * hvd.size()]
     assert window([None, None], [one, None]) == [1.0 * hvd.size(), None]
     assert int(Optimizer.iterations) == 3
+    helper.register_local_var(second)
+    assert window([one, two], [one, two]) == [2.0 * hvd.size(), 4.0 / hvd.size()]
 
 
 @pytest.mark.parametrize("rows", [3, 5])

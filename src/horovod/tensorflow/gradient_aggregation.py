@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import tensorflow as tf
@@ -37,6 +38,28 @@ def dense_gradient(gradient: Any, sparse_as_dense: bool) -> Any:
             "tf.gather, of embeddings); set sparse_as_dense=True."
         )
     return tf.convert_to_tensor(gradient)
+
+
+def reduce_all_but_local(
+    allreduce_func: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+    local: AbstractSet[Any],
+    divisor: int,
+) -> list[Any]:
+    """Returns reduced gradients; those of the variables in `local` only divided by `divisor`."""
+    results = [
+        gradient
+        if gradient is None or divisor == 1
+        else gradient / tf.cast(divisor, gradient.dtype)
+        for gradient in gradients
+    ]
+    shared = [i for i, variable in enumerate(variables) if key_of(variable) not in local]
+    if shared:
+        reduced = allreduce_func([gradients[i] for i in shared], [variables[i] for i in shared])
+        for i, gradient in zip(shared, reduced, strict=True):
+            results[i] = gradient
+    return results
 
 
 class LocalGradientAggregationHelper:
@@ -113,7 +136,7 @@ class LocalGradientAggregationHelper:
         """Adds the gradients to the sums; returns reduced sums at every n-th pass, else the sums."""
         grads = [dense_gradient(gradient, self.sparse_as_dense) for gradient in grads]
         if self.backward_passes_per_step == 1:
-            return self._allreduce(grads, vars)
+            return self._reduce_shared(grads, vars)
         self._make_variables(grads, vars)
         present = [i for i, gradient in enumerate(grads) if gradient is not None]
         sums = [self._sums[key_of(vars[i])] for i in present]
@@ -137,8 +160,14 @@ class LocalGradientAggregationHelper:
             results[i] = gradient
         return results
 
+    def _reduce_shared(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        divisor = (
+            (self.process_set.size() or 1) if self._local and self.scale_local_gradients else 1
+        )
+        return reduce_all_but_local(self._allreduce, gradients, variables, self._local, divisor)
+
     def _reduce(self, totals: list[Any], variables: list[Any]) -> list[Any]:
-        reduced = self._allreduce(totals, variables)
+        reduced = self._reduce_shared(totals, variables)
         if self.average_aggregated_gradients:
             reduced = [gradient / self.backward_passes_per_step for gradient in reduced]
         return [tf.identity(gradient) for gradient in reduced]

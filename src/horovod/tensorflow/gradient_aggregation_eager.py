@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow.gradient_aggregation import dense_gradient
+from horovod.tensorflow.gradient_aggregation import dense_gradient, reduce_all_but_local
 from horovod.tensorflow.gradient_reduction import key_of
 
 
@@ -67,7 +67,7 @@ class LocalGradientAggregationHelperEager:
         """Adds the gradients to the sums; returns reduced sums at every n-th pass, else the sums."""
         grads = [dense_gradient(gradient, self.sparse_as_dense) for gradient in grads]
         if self.backward_passes_per_step == 1:
-            return self._allreduce(grads, vars)
+            return self._reduce_shared(grads, vars)
         begins = tf.equal(self.counter, 0)
         # In eager mode another pass of the window may give gradients to other variables; a function is
         # traced once for them all.
@@ -98,8 +98,14 @@ class LocalGradientAggregationHelperEager:
             results[i] = gradient
         return results
 
+    def _reduce_shared(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        divisor = (
+            (self.process_set.size() or 1) if self._local and self.scale_local_gradients else 1
+        )
+        return reduce_all_but_local(self._allreduce, gradients, variables, self._local, divisor)
+
     def _reduce(self, totals: list[Any], variables: list[Any]) -> list[Any]:
-        reduced = self._allreduce(totals, variables)
+        reduced = self._reduce_shared(totals, variables)
         if self.average_aggregated_gradients:
             reduced = [gradient / self.backward_passes_per_step for gradient in reduced]
         return [tf.identity(gradient) for gradient in reduced]
