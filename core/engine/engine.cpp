@@ -465,6 +465,7 @@ std::shared_ptr<const std::vector<Rank>> Engine::members_of(ProcessSetId set) co
 
 std::map<std::string, std::uint64_t> Engine::counters() const {
   return {
+      {"operations_submitted", table_.added()},
       {"operations_in_flight", table_.size()},
       {"responses_executed", executor_.executed()},
       {"bytes_executed", executor_.executed_bytes()},

@@ -18,6 +18,7 @@ Status OperationTable::add(const std::vector<std::shared_ptr<Operation>>& operat
         "different tensor name. (tensor name: " +
         request.name + ")");
   }
+  added_ += operations.size();
   return Status::ok();
 }
 
@@ -43,6 +44,11 @@ std::vector<std::shared_ptr<Operation>> OperationTable::all() const {
 std::size_t OperationTable::size() const {
   const std::lock_guard lock(mutex_);
   return operations_.size();
+}
+
+std::uint64_t OperationTable::added() const {
+  const std::lock_guard lock(mutex_);
+  return added_;
 }
 
 }  // namespace hvd

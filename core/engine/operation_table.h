@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -41,6 +42,7 @@ class OperationTable {
   void remove(const Operation& operation);
   std::vector<std::shared_ptr<Operation>> all() const;
   std::size_t size() const;
+  std::uint64_t added() const;  // ever
 
  private:
   struct Key {
@@ -57,6 +59,7 @@ class OperationTable {
 
   mutable std::mutex mutex_;
   std::unordered_map<Key, std::shared_ptr<Operation>, KeyHash> operations_;
+  std::uint64_t added_ = 0;
 };
 
 }  // namespace hvd

@@ -103,8 +103,9 @@ class TorchDoor:
         return self.torch.zeros(3, dtype=self.torch.uint32)
 
 
-def _in_flight() -> int:
-    return _core.counters()["operations_in_flight"]
+def _submitted() -> int:
+    """Return how many operations were ever submitted: unlike those in flight, it only grows."""
+    return _core.counters()["operations_submitted"]
 
 
 class TensorflowDoor:
@@ -169,7 +170,7 @@ class TensorflowDoor:
         """Make the asynchronous form of `call`; it has been submitted, or refused, on return."""
 
         def submit(*args: Any, **kwargs: Any) -> Future[Any]:
-            before = _in_flight()
+            before = _submitted()
             future: Future[Any] = Future()
 
             def run() -> None:
@@ -179,7 +180,7 @@ class TensorflowDoor:
                     future.set_exception(error)
 
             threading.Thread(target=run, daemon=True).start()
-            while _in_flight() == before and not future.done():
+            while _submitted() == before and not future.done():
                 time.sleep(0.001)
             if future.done() and isinstance(future.exception(), ValueError):
                 raise future.exception()
