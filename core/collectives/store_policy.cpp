@@ -12,8 +12,8 @@ constexpr double kWeight = 0.25;  // of a new sample in the running average
 constexpr double kJump = 1.5;     // a cost this much above the average may be a change of place
 constexpr int kTrialSamples = 3;  // other ranks may follow one sample late
 constexpr int kSoonest = 8;       // samples between trials
-constexpr int kLatest = 256;
-constexpr double kTrialCost = 0.02;  // share of the time that trials may lose
+constexpr int kLatest = 512;
+constexpr double kTrialCost = 0.01;  // share of the time that trials may lose
 
 Store other(Store store) {
   return store == Store::kOrdinary ? Store::kStreaming : Store::kOrdinary;
@@ -25,7 +25,7 @@ int index(Store store) { return static_cast<int>(store); }
 int trial_interval(double best, double other_cost) {
   if (best <= 0 || other_cost <= 0) return kSoonest;
   const double loss = std::max(0.0, other_cost / best - 1.0);
-  return std::clamp(static_cast<int>(loss / kTrialCost), kSoonest, kLatest);
+  return std::clamp(static_cast<int>(loss * kTrialSamples / kTrialCost), kSoonest, kLatest);
 }
 
 }  // namespace
