@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <system_error>
 
 #include "backends/native.h"
 #include "base/cpu.h"
 #include "base/log.h"
+#include "base/signals.h"
 
 namespace hvd {
 
@@ -168,21 +168,15 @@ Engine::Engine(EngineParts parts)
   for (const int fd : host_peers_->descriptors()) watch(fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
   for (const int fd : tree_.descriptors()) watch(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
   descriptors_.push_back(epoll_.get());
-  // The threads take no signals: those are for the threads of the program.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const AllSignalsBlocked inherited;
   try {
     execution_thread_ = std::thread([this] { execution_thread(); });
     negotiation_thread_ = std::thread([this] { negotiation_thread(); });
   } catch (const std::system_error&) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     executor_.close();
     if (execution_thread_.joinable()) execution_thread_.join();
     throw;
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Engine::~Engine() { stop(); }

@@ -3,10 +3,11 @@
 #include <pthread.h>
 
 #include <condition_variable>
-#include <csignal>
 #include <deque>
 #include <mutex>
 #include <thread>
+
+#include "base/signals.h"
 
 namespace hvd::tensorflow {
 
@@ -28,13 +29,8 @@ class Completions {
  private:
   void start() {
     started_ = true;
-    // Signals are for the threads of the program.
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    const AllSignalsBlocked inherited;
     std::thread([this] { run(); }).detach();
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void run() {

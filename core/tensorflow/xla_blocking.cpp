@@ -2,12 +2,15 @@
 //
 // XLA for CPUs without the FFI runs a program's calls one after the other on a thread of the program's own,
 // so one that waits holds up nobody else, and waiting in the engine it does the engine's work.
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "tensorflow/tf_api.h"
 #include "tensorflow/xla_execution.h"
+#include "tensorflow/xla_started.h"
 #include "tensorflow/xla_targets.h"
 
 namespace hvd::tensorflow {
@@ -25,7 +28,15 @@ bool knows_layout(ReadStatus read) {
   return !read(&good).has_value() && read(&bad) == std::string_view(*bad);
 }
 
-// `output` is the result's memory, or the list of theirs if there are several.
+// The memory of `count` results: `output` is that of the only one, or the list of several.
+std::span<void* const> results(void*& output, std::size_t count) {
+  return {count > 1 ? static_cast<void**>(output) : &output, count};
+}
+
+Ticket ticket_before(const XlaCall& call, const void** inputs) {
+  return call.ticket_at < 0 ? 0 : *static_cast<const Ticket*>(inputs[call.ticket_at]);
+}
+
 void collective(void* output, const void** inputs, const char* config, std::size_t config_bytes,
                 Status* status) {
   const std::string_view text(config, config_bytes);
@@ -33,8 +44,32 @@ void collective(void* output, const void** inputs, const char* config, std::size
   XlaOutcome outcome = not_understood(text);
   if (call) {
     const std::size_t count = call->tensors.size();
-    void** const outputs = count > 1 ? static_cast<void**>(output) : &output;
-    outcome = XlaExecution(*std::move(call), {inputs, count}, {outputs, count}).run();
+    const Ticket before = ticket_before(*call, inputs);
+    outcome = XlaExecution(*std::move(call), {inputs, count}, results(output, count)).run();
+    if (outcome.code != HVD_OK) abandon_run(before);
+  }
+  if (outcome.code != HVD_OK) *status = std::move(outcome.text);
+}
+
+void start(void* output, const void** inputs, const char* config, std::size_t config_bytes,
+           Status* status) {
+  const std::string_view text(config, config_bytes);
+  std::optional<XlaCall> call = parse_xla_call(text);
+  XlaOutcome outcome = not_understood(text);
+  if (call) {
+    const std::size_t count = call->tensors.size();
+    const Ticket before = ticket_before(*call, inputs);
+    outcome = start_call(*std::move(call), {inputs, count}, before, static_cast<Ticket*>(output));
+  }
+  if (outcome.code != HVD_OK) *status = std::move(outcome.text);
+}
+
+void done(void* output, const void** inputs, const char*, std::size_t, Status* status) {
+  const Ticket ticket = *static_cast<const Ticket*>(inputs[0]);
+  const std::shared_ptr<StartedCall> started = take_started(ticket);
+  XlaOutcome outcome = was_abandoned();
+  if (started != nullptr) {
+    outcome = finish_call(*started, ticket, results(output, started->size()));
   }
   if (outcome.code != HVD_OK) *status = std::move(outcome.text);
 }
@@ -66,6 +101,8 @@ std::string register_xla_blocking() {
   }
   if (!knows_layout(read)) return "the status of XLA's custom calls has another layout";
   add(global(), kXlaCollective, reinterpret_cast<void*>(&collective), "Host");
+  add(global(), kXlaStart, reinterpret_cast<void*>(&start), "Host");
+  add(global(), kXlaDone, reinterpret_cast<void*>(&done), "Host");
   add(global(), kXlaQuestion, reinterpret_cast<void*>(&question), "Host");
   return {};
 }

@@ -46,6 +46,16 @@ XlaTensor take_tensor(Words& words) {
 
 }  // namespace
 
+bool keeps_size(Collective kind) {
+  return kind == Collective::kAllreduce || kind == Collective::kBroadcast;
+}
+
+Shape output_shape(const XlaTensor& tensor) {
+  Shape shape = tensor.shape;
+  if (!shape.empty()) shape[0] = tensor.output_rows;
+  return shape;
+}
+
 std::optional<XlaCall> parse_xla_call(std::string_view text) {
   Words words(text);
   XlaCall call;
@@ -56,6 +66,7 @@ std::optional<XlaCall> parse_xla_call(std::string_view text) {
   call.root = words.take<std::int32_t>();
   call.process_set = words.take<std::int32_t>();
   call.grouped = words.take<int>() != 0;
+  call.ticket_at = words.take<std::int32_t>();
   call.tensors.resize(words.count());
   for (XlaTensor& tensor : call.tensors) tensor = take_tensor(words);
   call.name = words.rest();

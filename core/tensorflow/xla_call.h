@@ -28,9 +28,15 @@ struct XlaCall {
   std::int32_t root = -1;
   std::int32_t process_set = 0;
   bool grouped = false;
+  std::int32_t ticket_at = -1;  // which argument is the ticket of an earlier call; -1: none
   std::vector<XlaTensor> tensors;
   std::string name;  // of the operation, or of the group
 };
+
+// Whether every output is as large as its input.
+bool keeps_size(Collective kind);
+
+Shape output_shape(const XlaTensor& tensor);
 
 // A question about this process, whose answer is one int32.
 struct XlaQuestion {
@@ -40,8 +46,9 @@ struct XlaQuestion {
   std::int32_t process_set = 0;  // otherwise
 };
 
-// "kind op prescale postscale root process_set grouped count", for each tensor "dtype output_rows
-// dimensions" and its dimensions, then the name, which is the rest of the text. Nothing: malformed.
+// "kind op prescale postscale root process_set grouped ticket_at count", for each tensor "dtype
+// output_rows dimensions" and its dimensions, then the name, which is the rest of the text. Nothing:
+// malformed.
 std::optional<XlaCall> parse_xla_call(std::string_view text);
 
 // "kind what process_set". Nothing: malformed.

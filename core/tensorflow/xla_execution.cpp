@@ -20,22 +20,12 @@ Pointer memory_or_stub(Pointer memory) {
   return memory != nullptr ? memory : kNoMemory;
 }
 
-bool keeps_size(Collective kind) {
-  return kind == Collective::kAllreduce || kind == Collective::kBroadcast;
-}
-
 std::string text_of(std::span<const std::int64_t> shape) {
   std::string text = "[";
   for (const std::int64_t dimension : shape) {
     text += (text.size() > 1 ? ", " : "") + std::to_string(dimension);
   }
   return text + "]";
-}
-
-Shape output_shape(const XlaTensor& tensor) {
-  Shape shape = tensor.shape;
-  if (!shape.empty()) shape[0] = tensor.output_rows;
-  return shape;
 }
 
 }  // namespace
@@ -79,13 +69,20 @@ hvd_call XlaExecution::describe() {
 }
 
 XlaOutcome XlaExecution::run() {
+  XlaOutcome submitted = submit();
+  return submitted.code == HVD_OK ? wait() : submitted;
+}
+
+XlaOutcome XlaExecution::submit() {
   if (engine == nullptr) return {HVD_NOT_INITIALIZED, kNotInitialized};
   const hvd_call call = describe();
-  hvd_operation* operation = nullptr;
   std::array<char, 2048> error{};
-  const int code = engine->submit(&call, &operation, error.data(), error.size());
-  if (code != HVD_OK) return {code, error.data()};
-  engine->wait(operation, &take_outcome, this);
+  const int code = engine->submit(&call, &operation_, error.data(), error.size());
+  return code == HVD_OK ? XlaOutcome{} : XlaOutcome{code, error.data()};
+}
+
+XlaOutcome XlaExecution::wait() {
+  engine->wait(operation_, &take_outcome, this);
   if (outcome_.code == HVD_OK && !misfit_.empty()) return {HVD_MISMATCH, misfit_};
   return outcome_;
 }

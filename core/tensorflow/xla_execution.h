@@ -27,7 +27,11 @@ class XlaExecution {
   XlaExecution(const XlaExecution&) = delete;
   XlaExecution& operator=(const XlaExecution&) = delete;
 
+  // Never waits. `wait` must follow if it succeeded.
+  XlaOutcome submit();
   // Waits in the engine, and so helps with its work.
+  XlaOutcome wait();
+  // Both.
   XlaOutcome run();
 
  private:
@@ -44,6 +48,7 @@ class XlaExecution {
   // Where an output goes that does not fit: the engine still owes its part to the other ranks.
   std::vector<std::unique_ptr<std::byte[]>> spare_;
   std::string misfit_;
+  hvd_operation* operation_ = nullptr;
   XlaOutcome outcome_;
 };
 

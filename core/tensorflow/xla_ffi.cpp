@@ -2,8 +2,10 @@
 //
 // A handler leaves a future and hands its operation to a thread of the plug-in, which submits it, waits,
 // and completes the future. Meanwhile XLA goes on with what does not depend on the result, and it keeps
-// the buffers. What comes after the call runs on the thread that completes it.
+// the buffers. What comes after the call runs on the thread that completes it. Small collectives come in two
+// halves: the start submits at once, on XLA's thread.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <span>
 #include <system_error>
@@ -13,6 +15,7 @@
 #include "tensorflow/plugin.h"
 #include "tensorflow/xla_execution.h"
 #include "tensorflow/xla_ffi_api.h"
+#include "tensorflow/xla_started.h"
 #include "tensorflow/xla_targets.h"
 #include "tensorflow/xla_waiters.h"
 
@@ -93,23 +96,15 @@ void complete(const ffi::Api& api, ffi::Future* future, const XlaOutcome& outcom
   }
 }
 
-ffi::Error* collective(ffi::CallFrame* frame) {
-  if (answer_metadata(*frame)) return nullptr;
-  const ffi::Api& api = *frame->api;
-  const std::string_view config = config_of(*frame);
-  std::optional<XlaCall> call = parse_xla_call(config);
-  const std::vector<void*> inputs = memory_of(frame->arguments);
-  const std::vector<void*> outputs = memory_of(frame->results);
-  if (!call || inputs.size() < call->tensors.size() || outputs.size() < call->tensors.size()) {
-    return error_of(api, not_understood(config));
-  }
+// Ends the call with what `work` returns, which is run on a thread that may wait.
+ffi::Error* end_later(ffi::CallFrame& frame, std::function<XlaOutcome()> work) {
+  const ffi::Api& api = *frame.api;
   auto created = ffi::make_arguments<ffi::FutureCreate>();
   if (ffi::Error* error = api.future_create(&created)) return error;
-  frame->future = created.future;
-  const auto execution = std::make_shared<XlaExecution>(*std::move(call), inputs, outputs);
+  frame.future = created.future;
   try {
-    run_waiting([&api, execution, future = created.future, mode = float_mode()] {
-      const XlaOutcome outcome = execution->run();
+    run_waiting([&api, work = std::move(work), future = created.future, mode = float_mode()] {
+      const XlaOutcome outcome = work();
       const FloatModeScope as_in_xla(&mode);
       complete(api, future, outcome);
     });
@@ -118,6 +113,57 @@ ffi::Error* collective(ffi::CallFrame* frame) {
              {HVD_ABORTED, std::string("no thread to wait on: ") + error.what()});
   }
   return nullptr;
+}
+
+// The call that the frame describes, if it has arguments and results for it.
+std::optional<XlaCall> call_of(const ffi::CallFrame& frame, std::size_t results_per_tensor) {
+  std::optional<XlaCall> call = parse_xla_call(config_of(frame));
+  if (!call) return std::nullopt;
+  const std::int64_t count = static_cast<std::int64_t>(call->tensors.size());
+  const bool fits = frame.arguments.count >= count && call->ticket_at < frame.arguments.count &&
+                    frame.results.count >= count * static_cast<std::int64_t>(results_per_tensor);
+  return fits ? std::move(call) : std::nullopt;
+}
+
+// Of an earlier call of this run of the program; 0 if there is none.
+Ticket ticket_before(const ffi::CallFrame& frame, const XlaCall& call) {
+  if (call.ticket_at < 0) return 0;
+  return *static_cast<const Ticket*>(frame.arguments.items[call.ticket_at]->data);
+}
+
+ffi::Error* collective(ffi::CallFrame* frame) {
+  if (answer_metadata(*frame)) return nullptr;
+  std::optional<XlaCall> call = call_of(*frame, 1);
+  if (!call) return error_of(*frame->api, not_understood(config_of(*frame)));
+  const Ticket before = ticket_before(*frame, *call);
+  const std::vector<void*> inputs = memory_of(frame->arguments);
+  const auto execution =
+      std::make_shared<XlaExecution>(*std::move(call), inputs, memory_of(frame->results));
+  return end_later(*frame, [execution, before] {
+    XlaOutcome outcome = execution->run();
+    if (outcome.code != HVD_OK) abandon_run(before);
+    return outcome;
+  });
+}
+
+ffi::Error* start(ffi::CallFrame* frame) {
+  if (answer_metadata(*frame)) return nullptr;
+  std::optional<XlaCall> call = call_of(*frame, 0);
+  if (!call) return error_of(*frame->api, not_understood(config_of(*frame)));
+  const Ticket before = ticket_before(*frame, *call);
+  const std::vector<void*> inputs = memory_of(frame->arguments);
+  return error_of(*frame->api, start_call(*std::move(call), inputs, before,
+                                          static_cast<Ticket*>(frame->results.items[0]->data)));
+}
+
+ffi::Error* done(ffi::CallFrame* frame) {
+  if (answer_metadata(*frame)) return nullptr;
+  const Ticket ticket = *static_cast<const Ticket*>(frame->arguments.items[0]->data);
+  const std::shared_ptr<StartedCall> started = take_started(ticket);
+  if (started == nullptr) return error_of(*frame->api, was_abandoned());
+  return end_later(*frame, [started, ticket, outputs = memory_of(frame->results)] {
+    return finish_call(*started, ticket, outputs);
+  });
 }
 
 ffi::Error* question(ffi::CallFrame* frame) {
@@ -156,6 +202,8 @@ std::string register_xla_ffi() {
   }
   offered_minor = api.version.minor;
   std::string fault = register_handler(api, kXlaCollective, collective);
+  if (fault.empty()) fault = register_handler(api, kXlaStart, start);
+  if (fault.empty()) fault = register_handler(api, kXlaDone, done);
   if (fault.empty()) fault = register_handler(api, kXlaQuestion, question);
   return fault;
 }

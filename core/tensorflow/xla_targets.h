@@ -6,6 +6,8 @@
 namespace hvd::tensorflow {
 
 inline constexpr const char* kXlaCollective = "horovod_collective";
+inline constexpr const char* kXlaStart = "horovod_start";  // the collective in two halves
+inline constexpr const char* kXlaDone = "horovod_done";
 inline constexpr const char* kXlaQuestion = "horovod_question";
 
 // Registers the targets with XLA's FFI: asynchronous. Returns why that is not possible; empty: done.

@@ -4,33 +4,18 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "base/signals.h"
 
 namespace hvd::tensorflow {
 
 namespace {
 
 constexpr std::chrono::seconds kKeepIdle{60};
-
-// Signals are for the threads of the program: a new thread takes over what is blocked.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~AllSignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 class Waiters {
  public:

@@ -75,7 +75,9 @@ def allreduce(
     """Reduces a tensor over the ranks of a set."""
     tensor = tf.convert_to_tensor(tensor)
     if xla.in_compiled_function():
-        return xla.allreduce([tensor], op, prescale, postscale, name, process_set)[0]
+        return xla.allreduce(
+            [tensor], op, prescale, postscale, name, process_set, ignore_name_scope
+        )[0]
     return ops.horovod_allreduce(
         tensor=tensor,
         reduce_op=int(op),
@@ -98,7 +100,7 @@ def grouped_allreduce(
     """Reduces tensors of one element type as one group."""
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     if xla.in_compiled_function():
-        return xla.allreduce(tensors, op, prescale, postscale, name, process_set)
+        return xla.allreduce(tensors, op, prescale, postscale, name, process_set, ignore_name_scope)
     return list(
         ops.horovod_grouped_allreduce(
             tensors=tensors,
@@ -117,7 +119,7 @@ def allgather(
     """Concatenates the tensors of all ranks of a set along their first dimension."""
     tensor = tf.convert_to_tensor(tensor)
     if xla.in_compiled_function():
-        return xla.allgather([tensor], name, process_set)[0]
+        return xla.allgather([tensor], name, process_set, ignore_name_scope)[0]
     return ops.horovod_allgather(
         tensor=tensor,
         process_set_id=process_set,
@@ -134,7 +136,7 @@ def grouped_allgather(
     """Gathers tensors of one element type as one group."""
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     if xla.in_compiled_function():
-        return xla.allgather(tensors, name, process_set)
+        return xla.allgather(tensors, name, process_set, ignore_name_scope)
     return list(
         ops.horovod_grouped_allgather(
             tensors=tensors,
@@ -154,7 +156,7 @@ def broadcast(
     """Returns the tensor that the global rank `root_rank` has."""
     tensor = tf.convert_to_tensor(tensor)
     if xla.in_compiled_function():
-        return xla.broadcast(tensor, root_rank, name, process_set)
+        return xla.broadcast(tensor, root_rank, name, process_set, ignore_name_scope)
     return ops.horovod_broadcast(
         tensor=tensor,
         root_rank=root_rank,
@@ -173,7 +175,7 @@ def alltoall(
     """Sends rows to every rank of a set; returns the rows received, and how many from each."""
     tensor = tf.convert_to_tensor(tensor)
     if xla.in_compiled_function():
-        return xla.alltoall(tensor, splits, name, process_set)
+        return xla.alltoall(tensor, splits, name, process_set, ignore_name_scope)
     # An empty vector asks for equal parts.
     rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
     return tuple(
@@ -198,7 +200,9 @@ def reducescatter(
     """Reduces a tensor and returns this rank's share of the rows."""
     tensor = tf.convert_to_tensor(tensor)
     if xla.in_compiled_function():
-        return xla.reducescatter([tensor], op, prescale, postscale, name, process_set)[0]
+        return xla.reducescatter(
+            [tensor], op, prescale, postscale, name, process_set, ignore_name_scope
+        )[0]
     return ops.horovod_reducescatter(
         tensor=tensor,
         reduce_op=int(op),
@@ -221,7 +225,9 @@ def grouped_reducescatter(
     """Reduces and scatters tensors of one element type as one group."""
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     if xla.in_compiled_function():
-        return xla.reducescatter(tensors, op, prescale, postscale, name, process_set)
+        return xla.reducescatter(
+            tensors, op, prescale, postscale, name, process_set, ignore_name_scope
+        )
     return list(
         ops.horovod_grouped_reducescatter(
             tensors=tensors,

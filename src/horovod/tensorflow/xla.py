@@ -8,23 +8,21 @@ traced, and results whose shape depends on other ranks are there for equal shape
 
 from __future__ import annotations
 
-import ctypes
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from horovod.common.dtypes import Average, Collective, DataType, ReduceOp, Sum
+from horovod.common.dtypes import Average, Collective, ReduceOp, Sum
 from horovod.common.engine import registered_set, set_rank
 from horovod.tensorflow import calls
-from horovod.tensorflow._plugin import library
+from horovod.tensorflow.xla_program import ELEMENTS, Order, call_module
 
 __all__ = [
     "allgather",
@@ -40,26 +38,6 @@ Tensor = Any
 Backward = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 SETTING = "HOROVOD_ENABLE_XLA_OPS"
-
-# TensorFlow's element types: what StableHLO calls them, and the engine's numbers.
-_ELEMENTS: dict[Any, tuple[str, DataType]] = {
-    tf.uint8: ("ui8", DataType.UINT8),
-    tf.int8: ("i8", DataType.INT8),
-    tf.uint16: ("ui16", DataType.UINT16),
-    tf.int16: ("i16", DataType.INT16),
-    tf.int32: ("i32", DataType.INT32),
-    tf.int64: ("i64", DataType.INT64),
-    tf.float16: ("f16", DataType.FLOAT16),
-    tf.float32: ("f32", DataType.FLOAT32),
-    tf.float64: ("f64", DataType.FLOAT64),
-    tf.bool: ("i1", DataType.BOOL),
-    tf.bfloat16: ("bf16", DataType.BFLOAT16),
-    tf.complex64: ("complex<f32>", DataType.COMPLEX64),
-    tf.complex128: ("complex<f64>", DataType.COMPLEX128),
-}
-
-# XlaCallModule: of those that 2.15 knows the newest, which newer ones still take.
-_MODULE_VERSION = 8
 
 # AutoGraph would rewrite these functions, too, where a user's function calls them.
 _as_written = tf.autograph.experimental.do_not_convert
@@ -95,118 +73,19 @@ def _gradient() -> Iterator[None]:
         _in_gradient.reset(token)
 
 
-@cache
-def _is_asynchronous() -> bool:
-    """Makes the plug-in's functions known to XLA; tells whether XLA goes on while they wait.
+# --- One collective ------------------------------------------------------------------------------------
 
-    Raises:
-        NotImplementedError: this TensorFlow offers no way.
-    """
-    library.hvd_tensorflow_xla_fault.restype = ctypes.c_char_p
-    fault = library.hvd_tensorflow_xla_fault().decode()
-    if fault:
-        raise NotImplementedError(
-            f"Horovod's collectives can't be compiled by XLA in TensorFlow {tf.__version__}: {fault}. "
-            "Use jit_compile=False for functions with collectives in them."
-        )
-    return bool(library.hvd_tensorflow_xla_is_asynchronous())
+# Collectives of at most so many bytes, in and out, come in two halves. Their data are copied once in and once
+# out, because XLA would free its buffers between the halves if something else failed.
+SMALL_BYTES = 1 << 20
 
 
-# --- One custom call --------------------------------------------------------------------------------
-
-
-def _type_text(dtype: Any, shape: Sequence[int]) -> str:
-    return f"tensor<{''.join(f'{dimension}x' for dimension in shape)}{_ELEMENTS[dtype][0]}>"
-
-
-def _quoted(text: str) -> str:
-    """Returns the text as a string of MLIR."""
-    plain = (
-        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}"
-        for byte in text.encode()
+def _bytes_of(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> int:
+    """Returns the bytes of the tensors and of results of these shapes."""
+    return sum(
+        (tensor.shape.num_elements() + math.prod(shape)) * tensor.dtype.size
+        for tensor, shape in zip(tensors, shapes, strict=True)
     )
-    return f'"{"".join(plain)}"'
-
-
-def _module(target: str, config: str, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """Returns a StableHLO module that calls a function of the plug-in.
-
-    Args:
-        target: name of the function.
-        config: what it reads to know what to do.
-        inputs: types of the arguments.
-        outputs: types of the results.
-    """
-    names = [f"%arg{i}" for i in range(len(inputs))]
-    parameters = ", ".join(f"{name}: {kind}" for name, kind in zip(names, inputs, strict=True))
-    results = ", ".join(outputs)
-    values = [f"%0#{i}" for i in range(len(outputs))] if len(outputs) > 1 else ["%0"]
-    # Version 4 is XLA's FFI, 3 a function that is given a text and a status.
-    how = (
-        f"api_version = 4 : i32, backend_config = {{config = {_quoted(config)}}}"
-        if _is_asynchronous()
-        else f"api_version = 3 : i32, backend_config = {_quoted(config)}"
-    )
-    call = f"%0{f':{len(outputs)}' if len(outputs) > 1 else ''} = stablehlo.custom_call @{target}"
-    return (
-        f"module {{\n  func.func @main({parameters}) -> ({results}) {{\n"
-        # Not to be left out, merged or made twice: other ranks wait for it.
-        f"    {call}({', '.join(names)}) {{{how}, has_side_effect = true}}"
-        f" : ({', '.join(inputs)}) -> ({results})\n"
-        f"    return {', '.join(values)} : {results}\n  }}\n}}\n"
-    )
-
-
-def _call_module(
-    target: str,
-    config: str,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[tuple[Any, Any]],
-    name: str,
-) -> list[Tensor]:
-    """Adds an op to the graph; `outputs` are pairs of element type and shape."""
-    module = _module(
-        target,
-        config,
-        [_type_text(tensor.dtype, tensor.shape) for tensor in inputs],
-        [_type_text(dtype, shape) for dtype, shape in outputs],
-    )
-    return gen_xla_ops.xla_call_module(
-        args=inputs,
-        version=_MODULE_VERSION,
-        module=module,
-        Sout=[shape for _, shape in outputs],
-        Tout=[dtype for dtype, _ in outputs],
-        platforms=["CPU"],
-        name=name,
-    )
-
-
-_ORDER = "_horovod_xla_order"
-
-
-def _in_order(
-    target: str,
-    config: str,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[tuple[Any, Any]],
-    name: str,
-) -> list[Tensor]:
-    """Adds an op that comes after those before it in the same graph.
-
-    XLA for CPUs starts a program's calls one after the other: small programs run that way, and in others a
-    call's result lies where the data of the one before it was. Their order may depend on everything in
-    the program. If the ranks' programs differ (by the sizes of what reducescatter returns, or by what
-    the user does with the rank), two ranks would each wait for the other to come to another call. So each
-    call takes a result of the one before it as one more input, which it does not read. What is to travel
-    together goes into one call.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    before = getattr(graph, _ORDER, [])
-    results = _call_module(target, config, [*inputs, *before], outputs, name)
-    after = [result for result in results if result.shape.num_elements()]
-    setattr(graph, _ORDER, after[:1] or before)
-    return results
 
 
 @dataclass(frozen=True)
@@ -220,6 +99,7 @@ class _Call:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = -1
+    ignore_name_scope: bool = False
 
     def __call__(
         self, tensors: Sequence[Tensor], rows: Sequence[int] | None = None
@@ -234,15 +114,28 @@ class _Call:
         if rows is not None:
             results = [[first, *shape[1:]] for first, shape in zip(rows, results, strict=True)]
         name = tf.compat.v1.get_default_graph().unique_name(self.name)
-        return _in_order(
-            "horovod_collective",
-            self._config(name, tensors, results),
-            tensors,
-            [(tensor.dtype, shape) for tensor, shape in zip(tensors, results, strict=True)],
-            f"{name}/",  # the slash: exactly this name
-        )
+        order = Order.of_graph()
+        config = self._config(name, tensors, results, -1 if order.ticket is None else len(tensors))
+        inputs = [*tensors, *order.inputs()]
+        kinds = [(tensor.dtype, shape) for tensor, shape in zip(tensors, results, strict=True)]
+        node = f"{name}/"  # the slash: exactly this name
+        if _bytes_of(tensors, results) > SMALL_BYTES:
+            whole = call_module("horovod_collective", config, inputs, kinds, node)
+            order.whole(whole)
+            return whole
+        (ticket,) = call_module("horovod_start", config, inputs, [(tf.int64, [])], f"{name}_start/")
+        order.started(ticket)
+        outputs = call_module("horovod_done", "", [ticket, ticket], kinds, node)
+        order.done(outputs[0].op)
+        return outputs
 
-    def _config(self, name: str, tensors: Sequence[Tensor], results: Sequence[list[int]]) -> str:
+    def _config(
+        self,
+        name: str,
+        tensors: Sequence[Tensor],
+        results: Sequence[list[int]],
+        ticket_at: int,
+    ) -> str:
         """Returns what `parse_xla_call` in core/tensorflow/xla_call.cpp reads."""
         words = [
             int(self.kind),
@@ -253,12 +146,15 @@ class _Call:
             self.root,
             self.process_set,
             int(len(tensors) > 1),
+            ticket_at,
             len(tensors),
         ]
         for tensor, result in zip(tensors, results, strict=True):
             shape = tensor.shape.as_list()
             first = result[0] if result else 1
-            words += [int(_ELEMENTS[tensor.dtype][1]), first, len(shape), *shape]
+            words += [int(ELEMENTS[tensor.dtype][1]), first, len(shape), *shape]
+        if self.ignore_name_scope:
+            name = name.rpartition("/")[2]
         return " ".join(map(str, [*words, name]))
 
 
@@ -274,7 +170,7 @@ def _checked(operation: str, tensors: Sequence[Tensor], needs_rows: bool) -> lis
         TypeError: the element type is not supported.
     """
     for tensor in tensors:
-        if tensor.dtype not in _ELEMENTS:
+        if tensor.dtype not in ELEMENTS:
             raise TypeError(
                 f"{operation} of {_label(tensor)}: {tensor.dtype.name} is not supported; docs/dtypes.md "
                 "lists the element types. Cast the tensor."
@@ -327,6 +223,7 @@ def allreduce(
     postscale: float = 1.0,
     name: str | None = None,
     process_set: int = 0,
+    ignore_name_scope: bool = False,
 ) -> list[Tensor]:
     """Reduces tensors of one element type, several as one group. Shapes and types stay."""
     tensors = _checked("allreduce", tensors, needs_rows=False)
@@ -337,10 +234,14 @@ def allreduce(
         op=op,
         prescale=prescale,
         postscale=postscale,
+        ignore_name_scope=ignore_name_scope,
     )
 
     def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
-        return allreduce(gradients, op, prescale, postscale, _gradient_name(call.name), process_set)
+        gradient_name = _gradient_name(call.name)
+        return allreduce(
+            gradients, op, prescale, postscale, gradient_name, process_set, ignore_name_scope
+        )
 
     return _differentiable(call, backward, tensors)
 
@@ -349,9 +250,23 @@ def _gradient_name(name: str) -> str:
     return f"{name}_gradient"
 
 
+def _averages(gradients: Sequence[Tensor], call: _Call) -> list[Tensor]:
+    """Returns the means over the ranks of the gradients of what `call` returned."""
+    return allreduce(
+        gradients,
+        Average,
+        name=_gradient_name(call.name),
+        process_set=call.process_set,
+        ignore_name_scope=call.ignore_name_scope,
+    )
+
+
 @_as_written
 def allgather(
-    tensors: Sequence[Tensor], name: str | None = None, process_set: int = 0
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    process_set: int = 0,
+    ignore_name_scope: bool = False,
 ) -> list[Tensor]:
     """Concatenates tensors of one element type along the first dimension.
 
@@ -359,6 +274,7 @@ def allgather(
         tensors: of the same shape on all ranks; several are one group.
         name: of the operation; from the tensors' names if None.
         process_set: id of the set.
+        ignore_name_scope: the operation's name is that of the node without its scope, in all of these.
 
     Returns:
         Tensors with the size of the set times as many rows.
@@ -370,17 +286,22 @@ def allgather(
         [size * tensor.shape[0] for tensor in tensors],
         _named("Allgather", name, tensors),
         process_set,
+        ignore_name_scope,
     )
 
 
 def _gathered(
-    tensors: list[Tensor], totals: Sequence[int], name: str, process_set: int
+    tensors: list[Tensor],
+    totals: Sequence[int],
+    name: str,
+    process_set: int,
+    ignore_name_scope: bool,
 ) -> list[Tensor]:
     """Returns tensors of `totals` rows, of which every rank has its share: the first may have one more."""
-    call = _Call(Collective.ALLGATHER, name, process_set)
+    call = _Call(Collective.ALLGATHER, name, process_set, ignore_name_scope=ignore_name_scope)
 
     def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
-        averages = allreduce(gradients, Average, name=_gradient_name(name), process_set=process_set)
+        averages = _averages(gradients, call)
         me = answer("set_rank", process_set)
         return [
             _own_rows(average, me, tensor.shape[0], process_set)
@@ -400,18 +321,24 @@ def _own_rows(tensor: Tensor, me: Tensor, count: int, process_set: int) -> Tenso
 
 @_as_written
 def broadcast(
-    tensor: Tensor, root_rank: int, name: str | None = None, process_set: int = 0
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: int = 0,
+    ignore_name_scope: bool = False,
 ) -> Tensor:
     """Returns the tensor that the global rank `root_rank` has; shape and type are equal on all ranks."""
     tensors = _checked("broadcast", [tensor], needs_rows=False)
     call = _Call(
-        Collective.BROADCAST, _named("Broadcast", name, tensors), process_set, root=root_rank
+        Collective.BROADCAST,
+        _named("Broadcast", name, tensors),
+        process_set,
+        root=root_rank,
+        ignore_name_scope=ignore_name_scope,
     )
 
     def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
-        (average,) = allreduce(
-            gradients, Average, name=_gradient_name(call.name), process_set=process_set
-        )
+        (average,) = _averages(gradients, call)
         return [tf.where(tf.equal(answer("rank"), root_rank), average, tf.zeros_like(average))]
 
     return _differentiable(call, backward, tensors)[0]
@@ -419,7 +346,11 @@ def broadcast(
 
 @_as_written
 def alltoall(
-    tensor: Tensor, splits: Any = None, name: str | None = None, process_set: int = 0
+    tensor: Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: int = 0,
+    ignore_name_scope: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Sends equal numbers of rows to every rank of a set.
 
@@ -428,6 +359,7 @@ def alltoall(
         splits: how many rows go to each rank: known when the function is traced, and all the same.
         name: of the operation; from the tensor's name if None.
         process_set: id of the set.
+        ignore_name_scope: as for `allgather`.
 
     Returns:
         The rows received, and how many came from each rank, an int32 vector.
@@ -438,10 +370,16 @@ def alltoall(
     (tensor,) = _checked("alltoall", [tensor], needs_rows=True)
     size = len(registered_set(process_set).ranks)
     each = _rows_for_each(tensor, splits, size)
-    call = _Call(Collective.ALLTOALL, _named("Alltoall", name, [tensor]), process_set)
+    call = _Call(
+        Collective.ALLTOALL,
+        _named("Alltoall", name, [tensor]),
+        process_set,
+        ignore_name_scope=ignore_name_scope,
+    )
 
     def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
-        return [alltoall(gradients[0], None, _gradient_name(call.name), process_set)[0]]
+        gradient_name = _gradient_name(call.name)
+        return [alltoall(gradients[0], None, gradient_name, process_set, ignore_name_scope)[0]]
 
     (output,) = _differentiable(
         call, backward, [tensor if each * size == tensor.shape[0] else tensor[: each * size]]
@@ -489,6 +427,7 @@ def reducescatter(
     postscale: float = 1.0,
     name: str | None = None,
     process_set: int = 0,
+    ignore_name_scope: bool = False,
 ) -> list[Tensor]:
     """Reduces tensors of one element type and returns this rank's rows; the first ranks get one more.
 
@@ -506,12 +445,13 @@ def reducescatter(
         op=op,
         prescale=prescale,
         postscale=postscale,
+        ignore_name_scope=ignore_name_scope,
     )
     factor = prescale * postscale * (size if op is Sum else 1)
 
     def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
         scaled = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
-        return _gathered(scaled, rows, _gradient_name(call.name), process_set)
+        return _gathered(scaled, rows, _gradient_name(call.name), process_set, ignore_name_scope)
 
     return _differentiable(lambda inputs: call(inputs, mine), backward, tensors)
 
@@ -540,7 +480,7 @@ def answer(question: str, process_set: int = 0, name: str | None = None) -> Tens
         name: of the node.
     """
     kind, what = _QUESTIONS[question]
-    (value,) = _call_module(
+    (value,) = call_module(
         "horovod_question",
         f"{kind} {what} {process_set}",
         [],
