@@ -68,6 +68,11 @@ $(STAMPS)/tensorflow1: requirements/tensorflow1.txt requirements/run.txt $(STAMP
 	$(PY) tools/share_package.py $(VENV_TF1)
 	@touch $@
 
+# What tests of several hosts and of schedulers need, where it may be installed.
+$(STAMPS)/debian: requirements/debian.txt tools/install_debian_packages.py $(STAMPS)/venv
+	$(PY) tools/install_debian_packages.py
+	@touch $@
+
 # --- The demonstration ---------------------------------------------------------------------------
 
 # The wheel's own requirements clash with ours, so it is taken without them and by its hash.
@@ -89,7 +94,7 @@ demo: $(STAMPS)/package $(STAMPS)/demo $(STAMPS)/demo-data
 core-tests: build
 	@$(BIN)/cmake --build build/module --target core_tests
 
-test: build core-tests $(STAMPS)/test $(STAMPS)/tensorflow1
+test: build core-tests $(STAMPS)/test $(STAMPS)/tensorflow1 $(STAMPS)/debian
 	$(PY) tools/run_tests.py
 
 # --- Checks --------------------------------------------------------------------------------------

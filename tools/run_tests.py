@@ -1,11 +1,12 @@
 """Run the tests: of the core, of one process, of several ranks under the launcher.
 
-    python tools/run_tests.py [core] [unit] [multi] [conformance] [-k WORD] [-v]
+    python tools/run_tests.py [core] [unit] [multi] [integration] [conformance] [-k WORD] [-v]
 
 Every job is one command with a time limit of its own. A file of tests/multi says with a constant
 `LAUNCHES` how it is started, e.g. `LAUNCHES = ["-np 2", "-np 4 -H localhost:2,127.0.0.1:2"]`, or, for each of
 the environments below, `LAUNCHES = {"main": ["-np 2"], "tensorflow1": ["-np 2"]}`. Files that are named
-test_launcher_* start processes themselves and run plainly. The last line says 'N passed, N failed'.
+test_launcher_* start processes themselves and run plainly, and so do those of tests/integration, where a
+launch crosses a network or begins with somebody else's launcher. The last line says 'N passed, N failed'.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ ENVIRONMENTS = {
     "main": Path(sys.executable).parent,
     "tensorflow1": ROOT / ".venv-tensorflow1" / "bin",
 }
-SUITES = ("core", "unit", "multi", "conformance")
+SUITES = ("core", "unit", "multi", "integration", "conformance")
 RESULTS_VARIABLE = "HVD_TEST_RESULTS"  # tests/conftest.py writes <rank>.json into this folder
 
 
@@ -119,6 +120,10 @@ def jobs_of(suite: str, extra: list[str]) -> Iterator[Job]:
                         yield launched(
                             path, launch, timeout=300, extra=extra, environment=environment
                         )
+    elif suite == "integration":
+        for path in sorted((ROOT / "tests" / "integration").glob("test_*.py")):
+            tests = str(path.relative_to(ROOT))
+            yield Job(tests, pytest_argv(*extra, tests), 1, 600)
     else:
         for launch in CONFORMANCE_LAUNCHES:
             yield launched(ROOT / "tests" / "conformance", launch, timeout=600, extra=extra)
