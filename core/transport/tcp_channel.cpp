@@ -19,7 +19,7 @@ namespace {
 constexpr int kProbeAfterSeconds = 5;
 constexpr int kProbeEverySeconds = 2;
 constexpr int kProbes = 3;
-constexpr unsigned kUnansweredMilliseconds = 10'000;
+constexpr unsigned kUnansweredMilliseconds = 8'000;
 
 void set_option(int fd, int level, int option, int value) {
   // A kernel that lacks an option, or a Unix socket, works without it.

@@ -20,9 +20,10 @@ import msgpack
 
 from horovod import _core
 from horovod.common import bootstrap, knobs
-from horovod.common.bootstrap.kind import Identity, Session, is_loopback
+from horovod.common.bootstrap.kind import Identity, Session
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.log import logger
+from horovod.common.network import is_loopback
 from horovod.common.peers import (
     Acceptor,
     Address,

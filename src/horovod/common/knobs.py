@@ -187,6 +187,13 @@ KNOBS: tuple[Knob, ...] = (
         yaml_key="controller",
     ),
     Knob(
+        "HOROVOD_MPI_THREADS_DISABLE",
+        "bool",
+        False,
+        "Under mpirun, initialise MPI with MPI_THREAD_SINGLE instead of MPI_THREAD_MULTIPLE.",
+        "start",
+    ),
+    Knob(
         "HOROVOD_CPU_OPERATIONS",
         "choice",
         "gloo",
@@ -298,7 +305,6 @@ LATER: dict[str, str] = {
     "HOROVOD_HIERARCHICAL_ALLREDUCE": "choice of algorithm",
     "HOROVOD_HIERARCHICAL_ALLGATHER": "choice of algorithm",
     "HOROVOD_TORUS_ALLREDUCE": "choice of algorithm",
-    "HOROVOD_MPI_THREADS_DISABLE": "MPI backend",
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "Adasum",
     "HOROVOD_NUM_NCCL_STREAMS": "NCCL backend",
     "HOROVOD_BATCH_D2D_MEMCOPIES": "GPU backends",

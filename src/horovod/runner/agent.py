@@ -1,11 +1,12 @@
 """The agent of one host: starts the workers there, watches them, and lets none of them outlive the job.
 
-Run by the driver as `python -m horovod.runner.agent [--parent PID]`; see protocol.py for what they
-say to each other. One thread, one selector.
+Run by the driver as `python -m horovod.runner.agent --parent PID`, or through ssh with `--remote`; see
+protocol.py for what they say to each other. One thread, one selector.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import selectors
 import signal
@@ -14,7 +15,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import horovod
 from horovod.runner.guardian import guard
+from horovod.runner.launcher_watch import LauncherWatch, reachable_address
 from horovod.runner.oom import OomWatch
 from horovod.runner.processes import (
     GRACE_SECONDS,
@@ -24,7 +27,7 @@ from horovod.runner.processes import (
     end_descendants,
     signal_group,
 )
-from horovod.runner.protocol import FrameReader, Job, encode
+from horovod.runner.protocol import PREAMBLE, FrameReader, HostFacts, Job, encode
 from horovod.runner.worker_process import CannotStart, WorkerProcess
 
 READ_BYTES = 64 << 10
@@ -35,8 +38,10 @@ PAUSE_BYTES = 4 << 20  # output that the driver has not taken: stop reading the 
 class Agent:
     """The state of one host's part of a job."""
 
-    def __init__(self, frames_in: int, frames_out: int, wakeup: int) -> None:
+    def __init__(self, frames_in: int, frames_out: int, wakeup: int, is_remote: bool) -> None:
         self._in, self._out, self._wakeup = frames_in, frames_out, wakeup
+        self._is_remote = is_remote
+        self._launcher: LauncherWatch | None = None
         self._reader = FrameReader()
         self._outgoing = bytearray()
         self._live: dict[int, WorkerProcess] = {}
@@ -51,6 +56,8 @@ class Agent:
 
     def run(self) -> bool:
         """Takes the job, runs it to its end, reports; True when the workers ended by themselves."""
+        os.write(self._out, PREAMBLE)
+        self._send(["hello", list(host_facts())])
         job = self._receive_job()
         if job is not None:
             os.set_blocking(self._out, False)
@@ -80,7 +87,20 @@ class Agent:
             text = f"the working directory {os.fsdecode(job.cwd)}: {error.strerror}"
             self._send(["refused", job.workers[0].rank, 1, text])
             return
-        common = {**self._thread_default(job), **job.environment}
+        try:
+            address = reachable_address(job.addresses, job.port, job.key)
+        except ConnectionError as error:
+            self._send(["refused", job.workers[0].rank, 1, str(error)])
+            return
+        common = {
+            # What the login here has set, then what the launcher's own environment says.
+            **(dict(os.environb) if self._is_remote else {}),
+            **self._thread_default(job),
+            **job.environment,
+            b"HOROVOD_GLOO_RENDEZVOUS_ADDR": address.encode(),
+        }
+        if self._is_remote:
+            self._launcher = LauncherWatch(address, job.port, self._selector)
         for worker in job.workers:
             if self._ending:
                 return
@@ -111,13 +131,18 @@ class Agent:
     # --- the loop ------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        timeout = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+        times = [self._kill_at, self._launcher.next_at if self._launcher else None]
+        due = [at for at in times if at is not None]
+        timeout = max(0.0, min(due) - time.monotonic()) if due else None
         for key, _ in self._selector.select(timeout):
             # An earlier event of this round may have ended what this one is about.
             if key.fd in self._selector.get_map():
                 key.data()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill()
+        if self._launcher is not None and self._launcher.is_lost():
+            self._launcher = None
+            self._driver_gone()
 
     def _read_driver(self) -> None:
         piece = os.read(self._in, READ_BYTES)
@@ -275,9 +300,21 @@ def _signal_pipe() -> int:
     return reader
 
 
+def host_facts() -> HostFacts:
+    """What this host has. GPUs are those whose device files are here, or that the user allows."""
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if mask is not None:
+        gpus = len([name for name in mask.split(",") if name.strip() not in ("", "-1")])
+    else:
+        gpus = len(glob.glob("/dev/nvidia[0-9]*"))
+    cores = len(os.sched_getaffinity(0))
+    return HostFacts(horovod.__version__, ".".join(map(str, sys.version_info[:3])), cores, gpus)
+
+
 def main() -> int:
     """Splits into the guardian (outer) and the agent proper (inner process)."""
     parent = int(sys.argv[2]) if sys.argv[1:2] == ["--parent"] else None
+    is_remote = sys.argv[1:2] == ["--remote"]
     frames_in, frames_out = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -291,7 +328,7 @@ def main() -> int:
         os.close(frames_out)
         return guard(inner, parent)
     adopt_orphans()
-    agent = Agent(frames_in, frames_out, _signal_pipe())
+    agent = Agent(frames_in, frames_out, _signal_pipe(), is_remote)
     die_with_parent(signal.SIGTERM, outer)
     orderly = agent.run()
     if os.getppid() != outer:  # the guardian was killed: its duty is ours

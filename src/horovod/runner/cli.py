@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from horovod.runner.config_file import read_config, set_args_from_config
-from horovod.runner.knob_options import add_knob_flags, validate_config_args
+from horovod.runner.knob_options import DIAGNOSIS, JOB, TUNING, add_knob_flags, validate_config_args
 
 # Flags of Horovod 0.28 whose feature does not exist yet: names, number of values, feature.
 LATER_FLAGS: tuple[tuple[tuple[str, ...], int | None, str], ...] = (
-    (("-p", "--ssh-port"), None, "launching on other hosts over SSH"),
-    (("-i", "--ssh-identity-file"), None, "launching on other hosts over SSH"),
-    (("--network-interfaces",), None, "choosing network interfaces by name"),
-    (("--network-interface",), None, "choosing network interfaces by name"),
     (("--mpi",), 0, "launching with mpirun"),
     (("--jsrun",), 0, "launching with jsrun"),
     (("--mpi-args",), None, "launching with mpirun"),
@@ -60,6 +57,34 @@ HARMLESS_FLAGS = (
     "--no-mpi-threads-disable",
 )
 
+# Former name, name, value of log_without_timestamp.
+RENAMED_FLAGS = (
+    ("--log-hide-timestamp", "--log-without-timestamp", True),
+    ("--no-log-hide-timestamp", "--log-with-timestamp", False),
+)
+SHELLS = ("bash", "zsh", "fish")
+EPILOG = """\
+examples:
+  4 processes on this machine:
+    horovodrun -np 4 python train.py --epochs 10
+  2 on each of two hosts:
+    horovodrun -np 4 -H node1:2,node2:2 python train.py
+  hosts of a file, with lines such as 'node1 slots=8':
+    horovodrun -np 16 -hostfile hosts.txt python train.py
+  another user, port and key for ssh:
+    horovodrun -np 2 -H me@node1:2 -p 2222 -i ~/.ssh/job python train.py
+  what would be started where, without starting it:
+    horovodrun -np 4 -H node1:2,node2:2 --dry-run python train.py
+  the output of each rank in a file of its own, and a time before each line:
+    horovodrun -np 4 --output-filename logs -prefix-timestamp python train.py
+  a file for --config-file, by question and answer:
+    horovodrun config horovod.yaml
+  completion in this shell:
+    eval "$(horovodrun --print-completion bash)"
+
+documentation: docs/launcher.md, docs/hosts.md and docs/knobs.md of the source
+"""
+
 
 class _Later(argparse.Action):
     """Refuses a flag whose feature does not exist yet."""
@@ -79,6 +104,73 @@ class _Later(argparse.Action):
         parser.error(f"{known}{option_string}: {self._feature} is not available yet")
 
 
+class _Interfaces(argparse.Action):
+    """Adds names of network interfaces to a list, each once."""
+
+    def __init__(self, *args: Any, one_each: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._one_each = one_each
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        names = [name.strip() for name in str(values).split(",")]
+        if not all(names) or any(character.isspace() for name in names for character in name):
+            parser.error(
+                f"{option_string}: expected names of network interfaces such as eth0,eth1, "
+                f"found '{values}'"
+            )
+        if self._one_each and len(names) > 1:
+            warnings.warn(
+                f"{option_string} takes one name and may be repeated; use --network-interfaces "
+                f"{','.join(names)} for a list",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        before = getattr(namespace, self.dest, None) or []
+        setattr(namespace, self.dest, list(dict.fromkeys([*before, *names])))
+
+
+class _Renamed(argparse.Action):
+    """A flag's former name: it does what the new one does, and says so."""
+
+    def __init__(self, *args: Any, now: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._now = now
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        _values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        warnings.warn(
+            f"{option_string} is deprecated, use {self._now}", DeprecationWarning, stacklevel=2
+        )
+        setattr(namespace, self.dest, self.const)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535, found '{text}'")
+    return int(text)
+
+
+def _readable_file(text: str) -> str:
+    path = os.path.expanduser(text)  # the shell leaves the ~ of --ssh-identity-file=~/key alone
+    if not os.path.isfile(path):
+        found = "a directory" if os.path.isdir(path) else "no such file"
+        raise argparse.ArgumentTypeError(f"expected a private key, found {found}: '{path}'")
+    if not os.access(path, os.R_OK):
+        raise argparse.ArgumentTypeError(f"'{path}' cannot be read by this user; check its mode")
+    return path
+
+
 def known_refusal(flag: str | None, env: Mapping[str, str]) -> str:
     """The sentences with which Horovod 0.28 refuses a launcher here, as far as they are true."""
     if flag == "--jsrun" and not env.get("LSB_JOBID"):
@@ -93,7 +185,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
     A knob that neither of them gives is None.
     """
-    parser = _parser()
+    parser = build_parser()
     args = parser.parse_args(argv)
     if args.command[:1] == ["--"]:
         args.command = args.command[1:]
@@ -105,7 +197,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--config-file {args.config_file}: {error.strerror}")
     except ValueError as error:
         parser.error(str(error))
-    if not (args.check_build or args.version):
+    if not (args.check_build or args.check_gpu or args.version or args.print_completion):
         _check_job(parser, args)
     return args
 
@@ -119,49 +211,153 @@ def _check_job(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Non
         parser.error(f"no command given, as in: horovodrun -np {args.num_proc} python train.py")
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of horovodrun's command line, from which help and shell completion are made."""
     parser = argparse.ArgumentParser(
         prog="horovodrun",
-        usage="horovodrun -np N [options] command ...",
+        usage="horovodrun -np N [options] command ...\n       horovodrun config [FILE]",
         description="Starts N processes of a training script and connects them.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
-    add = parser.add_argument
-    add("-v", "--version", action="store_true", help="Print the version and leave.")
-    add("-np", "--num-proc", type=int, help="Number of processes to start.")
-    add("-cb", "--check-build", action="store_true", help="Print what works here and leave.")
-    add("--verbose", action="store_true", help="Say what is being done.")
-    add("--config-file", help="YAML file with values for flags that are not given.")
-    add(
-        "--output-filename",
-        metavar="DIR",
-        help="Also write the output of rank R to DIR/rank.R/stdout and stderr.",
-    )
-    add(
-        "-prefix-timestamp",
-        "--prefix-output-with-timestamp",
-        action="store_true",
-        help="Put the time before every line of output.",
-    )
+    job = parser.add_argument_group(JOB)
+    _add_job(job)
+    _add_hosts(parser.add_argument_group("Hosts"))
+    _add_ssh(parser.add_argument_group("SSH"))
+    _add_output(parser.add_argument_group("Output"))
+    tuning = parser.add_argument_group(TUNING)
+    diagnosis = parser.add_argument_group(DIAGNOSIS)
+    add_knob_flags({JOB: job, TUNING: tuning, DIAGNOSIS: diagnosis})
+    _add_diagnosis(diagnosis)
+    _add_information(parser.add_argument_group("Information"))
+    later = parser.add_argument_group("Not available yet")
+    for names, count, feature in LATER_FLAGS:
+        later.add_argument(
+            *names, action=_Later, nargs=count, feature=feature, help=argparse.SUPPRESS
+        )
+    for name, now, value in RENAMED_FLAGS:
+        parser.add_argument(
+            name,
+            action=_Renamed,
+            nargs=0,
+            dest="log_without_timestamp",
+            const=value,
+            now=now,
+            help=argparse.SUPPRESS,
+        )
+    for name in HARMLESS_FLAGS:
+        later.add_argument(name, action="store_true", default=None, help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_job(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add("command", nargs=argparse.REMAINDER, help="What to run, with its arguments.")
-    hosts = parser.add_argument_group("Hosts").add_mutually_exclusive_group()
-    hosts.add_argument("-H", "--hosts", help="Hosts and their slots: host1:2,host2:4.")
-    hosts.add_argument("-hostfile", "--hostfile", help="File with lines 'host slots=n'.")
-    parser.add_argument_group("Controller").add_argument(
+    add("-np", "--num-proc", type=int, metavar="N", help="Number of processes to start.")
+    add(
+        "--config-file",
+        metavar="FILE",
+        help="YAML file with values for flags that are not given; 'horovodrun config' writes one.",
+    )
+    add(
         "--gloo",
         dest="use_gloo",
         action="store_true",
         default=None,
         help="The built-in controller, which is the default.",
     )
-    add_knob_flags(parser)
-    later = parser.add_argument_group("Not available yet")
-    for names, count, feature in LATER_FLAGS:
-        later.add_argument(
-            *names, action=_Later, nargs=count, feature=feature, help=argparse.SUPPRESS
-        )
-    for name in HARMLESS_FLAGS:
-        later.add_argument(name, action="store_true", default=None, help=argparse.SUPPRESS)
-    return parser
+
+
+def _add_hosts(group: argparse._ArgumentGroup) -> None:
+    either = group.add_mutually_exclusive_group()
+    either.add_argument(
+        "-H",
+        "--hosts",
+        metavar="LIST",
+        help="Hosts and their slots: host1:2,host2:4. By default this machine.",
+    )
+    either.add_argument(
+        "-hostfile", "--hostfile", metavar="FILE", help="File with lines 'host slots=n'."
+    )
+    group.add_argument(
+        "--network-interfaces",
+        dest="nics",
+        action=_Interfaces,
+        metavar="LIST",
+        help="Use only these network interfaces, as in eth0,eth1. Never needed: by default "
+        "addresses are chosen by the route.",
+    )
+    group.add_argument(
+        "--network-interface",
+        dest="nics",
+        action=_Interfaces,
+        one_each=True,
+        metavar="NAME",
+        help="The same, one name; may be repeated.",
+    )
+
+
+def _add_ssh(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-p", "--ssh-port", type=_port, metavar="PORT", help="Port of ssh on the other hosts."
+    )
+    group.add_argument(
+        "-i",
+        "--ssh-identity-file",
+        type=_readable_file,
+        metavar="FILE",
+        help="Private key for ssh.",
+    )
+    group.add_argument(
+        "--ssh-accept-new-host-keys",
+        action="store_true",
+        help="Trust a host whose key is not known yet, and remember the key. By default your "
+        "configuration of ssh decides.",
+    )
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--output-filename",
+        metavar="DIR",
+        help="Also write the output of rank R to DIR/rank.R/stdout and stderr.",
+    )
+    group.add_argument(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        help="Put the time before every line of output.",
+    )
+    group.add_argument("--verbose", action="store_true", help="Say what is being done.")
+
+
+def _add_diagnosis(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="Print hosts, ranks, environment and commands, and start nothing.",
+    )
+    group.add_argument(
+        "-cb", "--check-build", action="store_true", help="Print what works here and leave."
+    )
+    group.add_argument(
+        "--check-gpu",
+        action="store_true",
+        help="Print the GPUs, driver and NCCL found here, or why there are none, and leave with 0 "
+        "if a GPU is usable, else 1.",
+    )
+
+
+def _add_information(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-h", "--help", action="help", help="Print this text and leave.")
+    group.add_argument("-v", "--version", action="store_true", help="Print the version and leave.")
+    group.add_argument(
+        "--print-completion",
+        choices=SHELLS,
+        metavar="SHELL",
+        help=f"Print the completion of this command for {', '.join(SHELLS[:-1])} or {SHELLS[-1]} and leave.",
+    )
 
 
 def print_error(text: str) -> None:

@@ -62,7 +62,10 @@ def read_config(path: str) -> dict[str, Any]:
         if key in by_key:
             knob = by_key[key]
             if value is not None:
-                values[destination(knob)] = _checked(knob, key, value, place)
+                try:
+                    values[destination(knob)] = checked_value(knob, value)
+                except ValueError as error:
+                    raise ConfigError(f"{place}: {key}: {error}") from None
         elif key not in LATER_KEYS:
             raise ConfigError(f"{place}: {_unknown(key, [*by_key, *LATER_KEYS])}")
         elif key.startswith("autotune.") and autotune is not None and autotune.value is False:
@@ -143,24 +146,20 @@ def _unknown(key: str, known: list[str]) -> str:
     return f"unknown key '{key}'{hint}"
 
 
-def _checked(knob: Knob, key: str, value: Any, place: str) -> Any:
+def checked_value(knob: Knob, value: Any) -> Any:
+    """The argument that the value of a knob's key stands for. ValueError says what was expected."""
     accepted, expected = _TYPES[knob.type]
     if knob.type == "int_list" and isinstance(value, list):
         value = ",".join(str(item) for item in value)
     wrong_bool = isinstance(value, bool) and knob.type != "bool"
     if not isinstance(value, accepted) or wrong_bool:
-        raise ConfigError(
-            f"{place}: {key}: expected {expected}, found {value!r} ({type(value).__name__})"
-        )
+        raise ValueError(f"expected {expected}, found {value!r} ({type(value).__name__})")
     if knob.type == "choice":
         by_lower = {choice.lower(): choice for choice in knob.choices}
         if str(value).lower() not in by_lower:
-            raise ConfigError(f"{place}: {key}: '{value}' is not one of {', '.join(knob.choices)}")
+            raise ValueError(f"'{value}' is not one of {', '.join(knob.choices)}")
         return by_lower[str(value).lower()]
     if knob.inverted:
         return not value
-    try:
-        variable_text(knob, value)
-    except ValueError as error:
-        raise ConfigError(f"{place}: {key}: {error}") from None
+    variable_text(knob, value)
     return value

@@ -13,9 +13,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-from horovod.runner.agent_link import AgentLink
+import horovod
+from horovod.runner.addresses import addresses_for
+from horovod.runner.agent_link import AgentLink, RemoteAgentLink
+from horovod.runner.hosts import UNKNOWN_SLOTS, host_name
 from horovod.runner.output import Output
-from horovod.runner.plan import Plan, job_of_host
+from horovod.runner.plan import Plan, assign, is_local, job_of_host
 from horovod.runner.processes import (
     GRACE_SECONDS,
     KILL_SECONDS,
@@ -23,11 +26,14 @@ from horovod.runner.processes import (
     end_descendants,
     kill_sessions,
 )
+from horovod.runner.protocol import HostFacts
 from horovod.runner.report import Failure, culprit, describe
 from horovod.runner.store import Store
 
 # The others get this long to notice a failure, say so and end by themselves.
 SETTLE_SECONDS = 3.0
+# When a host is lost, its silence is all that the others notice, and later than the launcher may.
+SETTLE_AFTER_LOSS_SECONDS = 10.0
 # An agent ends its workers within the grace time, then what these have left behind.
 AGENT_END_SECONDS = 2 * GRACE_SECONDS + 3.0
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -47,6 +53,28 @@ class Outcome(NamedTuple):
         if self.interrupted:
             return 128 + self.interrupted
         return self.failure.code if self.failure else 0
+
+
+class _Wakeup:
+    """Ends a `select` from a signal handler, as long as no agent can be told."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it rings already
+            os.write(self._writer, b"!")
+
+    def receive(self) -> list[Any]:
+        os.read(self._reader, 64)
+        return []
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
 
 
 class _KilledByUser(BaseException):
@@ -75,9 +103,11 @@ class Driver:
         self._links: list[AgentLink] = []
         self._failures: list[Failure] = []
         self._notes: set[str] = set()
+        self._started_by = 0.0
         self._stop_at: float | None = None
         self._stopping = False
         self._commandable = False  # the agents have their jobs
+        self._wakeup = _Wakeup()
         self._interrupted = 0
         self._ending = False
         self._abandoned = False
@@ -86,9 +116,13 @@ class Driver:
     def run(self) -> Outcome:
         """Runs the job to its end; no process of it is left afterwards."""
         previous = self._take_signals()
+        self._started_by = time.monotonic() + self._plan.start_timeout
         try:
-            self._start()
-            self._loop()
+            self._start_agents()
+            self._store.start()  # while the agents are starting
+            if self._meet_agents():
+                self._send_jobs()
+                self._watch()
         except _KilledByUser:
             self._abandoned = True
             self._tell(["kill"])
@@ -97,21 +131,69 @@ class Driver:
             self._end()
             for signum, handler in previous.items():
                 signal.signal(signum, handler)
+            self._wakeup.close()
         return self._outcome()
 
-    def _start(self) -> None:
+    def _start_agents(self) -> None:
         if self._owns_process:
             adopt_orphans()
-        for host in self._plan.hosts():
-            link = AgentLink(host, [s.rank for s in self._plan.slots if s.hostname == host])
+        for target in self._plan.targets():
+            if is_local(target):
+                link = AgentLink(target)
+            else:
+                link = RemoteAgentLink(target, self._plan.ssh, os.environ)
             self._links.append(link)
             self._selector.register(link, selectors.EVENT_READ, link)
-        self._store.start()  # while the agents are starting
+
+    def _meet_agents(self) -> bool:
+        """Waits until every agent has said what its host has; False when that or the job has failed."""
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._wakeup)
+        while missing := [link for link in self._links if link.facts is None]:
+            retries = [link.retry_at for link in missing if link.retry_at is not None]
+            self._select(min([self._started_by, *retries]))
+            now = time.monotonic()
+            for link in missing:
+                if link.retry_at is not None and now >= link.retry_at:
+                    link.retry()
+                    self._selector.register(link, selectors.EVENT_READ, link)
+            if self._failures or self._interrupted:
+                return False
+            if now >= self._started_by:
+                self._give_up_starting(missing)
+                return False
+        self._selector.unregister(self._wakeup)
+        return True
+
+    def _send_jobs(self) -> None:
+        self._fill_slots()
+        addresses = [self._store.address]
+        if remote := self._plan.remote_targets():
+            hosts = [host_name(target) for target in remote]
+            addresses = addresses_for(hosts, self._plan.interfaces, self._store.port)
         for link in self._links:
-            link.send_job(job_of_host(self._plan, link.host, self._store, os.environb))
+            link.send_job(job_of_host(self._plan, link.host, self._store, addresses, os.environb))
         self._commandable = True
         if self._interrupted:
             self._pass_on(self._interrupted)
+
+    def _fill_slots(self) -> None:
+        """Gives hosts of unknown slots one for each GPU, or without GPUs one for each core."""
+        if self._plan.slots:
+            return
+        facts = {link.host: link.facts for link in self._links}
+        hosts = []
+        for host in self._plan.hosts:
+            known = facts[host.hostname]
+            if host.slots == UNKNOWN_SLOTS and known is not None:
+                host = host._replace(slots=known.gpus or known.cores)
+                self._verbose(f"host {host.hostname} has {host.slots} slot(s)")
+            hosts.append(host)
+        self._plan = self._plan._replace(hosts=hosts, slots=assign(self._plan.num_proc, hosts))
+        needed = set(self._plan.targets())
+        for link in [link for link in self._links if link.host not in needed]:
+            self._selector.unregister(link)
+            self._links.remove(link)
+            link.end(AGENT_END_SECONDS)
 
     # --- signals -------------------------------------------------------------------------------
 
@@ -130,6 +212,8 @@ class Driver:
         self._interrupted = self._interrupted or signum
         if self._commandable:
             self._pass_on(signum)
+        else:
+            self._wakeup.ring()
 
     def _pass_on(self, signum: int) -> None:
         self._stopping = True
@@ -141,27 +225,40 @@ class Driver:
 
     # --- events --------------------------------------------------------------------------------
 
-    def _loop(self) -> None:
-        started_by = time.monotonic() + self._plan.start_timeout
-        while open_links := [key.data for key in self._selector.get_map().values()]:
-            waiting = any(not link.heard for link in open_links)
-            deadlines = [t for t in (self._stop_at, started_by if waiting else None) if t]
-            timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-            for key, _ in self._selector.select(timeout):
-                for message in key.data.receive():
-                    self._event(key.data, message)
-            now = time.monotonic()
-            if self._stop_at is not None and now >= self._stop_at:
+    def _watch(self) -> None:
+        """Runs until all agents have hung up."""
+        while self._selector.get_map():
+            self._select(self._stop_at)
+            if self._stop_at is not None and time.monotonic() >= self._stop_at:
                 self._stop_at = None
                 self._pass_on(signal.SIGTERM)
-            if waiting and now >= started_by:
-                self._give_up_starting()
-                return
+
+    def _select(self, until: float | None) -> None:
+        timeout = None if until is None else max(0.0, until - time.monotonic())
+        for key, _ in self._selector.select(timeout):
+            try:
+                messages = list(key.data.receive())
+            except ValueError as error:  # what came were no frames
+                self._selector.unregister(key.data)
+                self._failed(
+                    Failure(None, key.data.host, 1, 0, f"its agent can't be understood: {error}")
+                )
+                continue
+            for message in messages:
+                self._event(key.data, message)
 
     def _event(self, link: AgentLink, message: list[Any]) -> None:
         match message:
             case ["output", rank, stream, data]:
                 self._output.write(rank, stream, data)
+            case ["hello", facts]:
+                link.facts = HostFacts(*facts)
+                if link.facts.version != horovod.__version__:
+                    text = (
+                        f"its horovod is version {link.facts.version}, and this one is version "
+                        f"{horovod.__version__}; install the same there"
+                    )
+                    self._failed(Failure(None, link.host, 1, 0, text))
             case ["started", rank, pid]:
                 link.pids.add(pid)
                 self._verbose(f"rank {rank} runs on host {link.host} as process {pid}")
@@ -179,19 +276,27 @@ class Driver:
                 link.done = True
             case []:
                 self._selector.unregister(link)
-                if not link.done:
-                    link.live.clear()
-                    text = "its agent ended unexpectedly, and its workers with it"
-                    self._failed(Failure(None, link.host, 1, 0, text))
+                if link.done:
+                    return
+                link.live.clear()
+                if not self._stopping and link.wants_another_try():
+                    self._note_once(f"waiting for host {link.host}: {link.why_ended()}")
+                    return
+                settle = SETTLE_AFTER_LOSS_SECONDS if link.is_remote else SETTLE_SECONDS
+                self._failed(Failure(None, link.host, 1, 0, link.why_ended()), settle)
             case _:
                 raise ValueError(f"the agent of {link.host} sent an unknown message {message[0]!r}")
 
     def _verbose(self, text: str) -> None:
-        if self._plan.verbose and text not in self._notes:
+        if self._plan.verbose:
+            self._note_once(text)
+
+    def _note_once(self, text: str) -> None:
+        if text not in self._notes:
             self._notes.add(text)
             self._say(text)
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, failure: Failure, settle: float = SETTLE_SECONDS) -> None:
         if self._stopping:
             return  # we have ended it ourselves
         first = not self._failures
@@ -201,19 +306,21 @@ class Driver:
         if first and any(link.live for link in self._links):
             name = failure.rank if failure.rank is not None else f"agent of {failure.host}"
             self._announce(f"Terminating remaining workers after failure of Process {name}.")
-            self._stop_at = time.monotonic() + SETTLE_SECONDS
+            self._stop_at = time.monotonic() + settle
 
     def _announce(self, text: str) -> None:
         print(text, flush=True)
 
-    def _give_up_starting(self) -> None:
-        missing = [link.host for link in self._links if not link.heard]
+    def _give_up_starting(self, missing: list[AgentLink]) -> None:
+        names = ", ".join(link.host for link in missing)
+        why = f" The last that was heard: {missing[0].why_ended()}." if missing[0].retry_at else ""
         text = (
-            f"Timed out waiting for the agent of {', '.join(missing)} to start. Please check "
+            f"Timed out waiting for the agent of {names} to start, after "
+            f"{self._plan.start_timeout:g} s.{why} Please check "
             "connectivity between servers. You may need to increase the --start-timeout parameter "
             "if you have too many servers"
         )
-        self._failed(Failure(None, missing[0], 1, 0, text))
+        self._failed(Failure(None, missing[0].host, 1, 0, text))
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -224,7 +331,7 @@ class Driver:
         deadline = time.monotonic() + AGENT_END_SECONDS
         for link in self._links:
             orderly = link.end(max(0.0, deadline - time.monotonic()))
-            if not (orderly and link.done):
+            if not link.is_remote and not (orderly and link.done):
                 pids |= {link.pid, *link.pids}
         if pids:
             kill_sessions(pids)

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
-# A name, an IPv4 address, or an IPv6 address in brackets; then the slots.
-_HOST = re.compile(r"(?P<name>[\w.-]+|\[[0-9A-Fa-f:.%\w]+\]):(?P<slots>[0-9]+)")
-_HOSTFILE_LINE = re.compile(r"(?P<name>\S+)\s+slots\s*=\s*(?P<slots>\d+)\s*")
-_INVALID = "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2."
+from horovod.runner import host_grammar
+from horovod.runner.host_grammar import UNKNOWN_SLOTS
+
+__all__ = [
+    "UNKNOWN_SLOTS",
+    "HostInfo",
+    "SlotInfo",
+    "format_hosts",
+    "get_host_assignments",
+    "host_name",
+    "is_this_machine",
+    "parse_host_files",
+    "parse_hosts",
+    "parse_hosts_and_slots",
+    "read_host_lines",
+    "read_hostfile",
+]
 
 
 class HostInfo(NamedTuple):
-    """A host and how many workers it may run."""
+    """A host and how many workers it may run.
+
+    `hostname` is what ssh is given: `user@node1`, or an IPv6 address without brackets. `slots` is
+    UNKNOWN_SLOTS for a host that was given without slots.
+    """
 
     hostname: str
     slots: int
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        """Reads `name:slots`; raises ValueError."""
-        match = _HOST.fullmatch(host_string.strip())
-        if match is None:
-            raise ValueError(_INVALID + f" '{host_string}' does not have it.")
-        if int(match["slots"]) < 1:
-            raise ValueError(f"host '{match['name']}' must have at least one slot, not 0")
-        return HostInfo(match["name"].strip("[]"), int(match["slots"]))
+        """Reads one `name:slots`; raises ValueError."""
+        entry = host_grammar.read_single(host_string)
+        return HostInfo(entry.target, entry.slots)
 
 
 class SlotInfo(NamedTuple):
@@ -49,55 +61,57 @@ class SlotInfo(NamedTuple):
         )
 
 
-def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """Reads `name:slots,name:slots`; raises ValueError."""
-    hosts = [HostInfo.from_string(part) for part in hosts_string.split(",")]
-    names = [host.hostname for host in hosts]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"host '{name}' is given twice; add up its slots: {name}:<slots>")
-    return hosts
+def parse_hosts(
+    hosts_string: str, note: Callable[[str], None] | None = None, *, slots_required: bool = False
+) -> list[HostInfo]:
+    """Reads `name:slots,name:slots`, the form of `-H`; a host without slots has UNKNOWN_SLOTS.
+
+    A host that stands there twice is one, with the slots of both; `note` is told so. Raises ValueError
+    with the column of what is wrong.
+    """
+    entries = host_grammar.read_list(hosts_string, note, slots_required=slots_required)
+    return [HostInfo(entry.target, entry.slots) for entry in entries]
 
 
 def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
-    """The names in order, and the slots of each."""
-    parsed = parse_hosts(hosts)
+    """The names in order, and the slots of each, which must be given."""
+    parsed = parse_hosts(hosts, slots_required=True)
     return [host.hostname for host in parsed], {host.hostname: host.slots for host in parsed}
 
 
-def read_hostfile(path: str) -> list[HostInfo]:
-    """Reads lines `name slots=n`; blank lines and what follows a # are skipped. ValueError with the line."""
-    with open(path, encoding="utf-8") as file:
-        hosts = list(_hostfile_lines(path, file))
-    if not hosts:
-        raise ValueError(f"{path}: no host in this file; write lines such as 'worker-0 slots=2'")
-    return hosts
+def read_hostfile(path: str, note: Callable[[str], None] | None = None) -> list[HostInfo]:
+    """Reads a host file (docs/hosts.md); otherwise like parse_hosts. ValueError: `path:line:column: ...`."""
+    with open(path, "rb") as file:
+        return read_host_lines(path, file.read(), note)
 
 
-def _hostfile_lines(path: str, lines: Iterable[str]) -> Iterator[HostInfo]:
-    seen: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        match = _HOSTFILE_LINE.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{path}:{number}: expected '<host> slots=<n>', found '{text}'")
-        name, slots = match["name"].strip("[]"), int(match["slots"])
-        if slots < 1:
-            raise ValueError(f"{path}:{number}: host '{name}' must have at least one slot")
-        if name in seen:
-            raise ValueError(f"{path}:{number}: host '{name}' stands in line {seen[name]} already")
-        seen[name] = number
-        yield HostInfo(name, slots)
+def read_host_lines(
+    path: str, data: bytes, note: Callable[[str], None] | None = None
+) -> list[HostInfo]:
+    """What a host file with these bytes says; `path` is for the messages."""
+    entries = host_grammar.read_file(path, data, note)
+    return [HostInfo(entry.target, entry.slots) for entry in entries]
 
 
 def parse_host_files(filename: str) -> str:
     """A host file in the form of `-H`."""
-    hosts = read_hostfile(filename)
-    return ",".join(
-        f"[{host}]:{slots}" if ":" in host else f"{host}:{slots}" for host, slots in hosts
-    )
+    return format_hosts(read_hostfile(filename))
+
+
+def format_hosts(hosts: list[HostInfo]) -> str:
+    """The form of `-H`, which parse_hosts reads."""
+    return ",".join(_format_host(*host) for host in hosts)
+
+
+def _format_host(target: str, slots: int) -> str:
+    user, at, name = target.rpartition("@")
+    bracketed = f"[{name}]" if ":" in name else name
+    return f"{user}{at}{bracketed}" + ("" if slots == UNKNOWN_SLOTS else f":{slots}")
+
+
+def host_name(target: str) -> str:
+    """The name or address in what ssh is given: `node1` of `user@node1`."""
+    return target.rpartition("@")[2]
 
 
 def get_host_assignments(
@@ -105,8 +119,14 @@ def get_host_assignments(
 ) -> list[SlotInfo]:
     """Fills the hosts in order with ranks: all slots, or up to `max_num_proc` of them.
 
-    Raises ValueError when there are fewer slots than `min_num_proc`.
+    Raises ValueError when there are fewer slots than `min_num_proc`, or a host's slots are not known.
     """
+    unknown = [host.hostname for host in hosts if host.slots == UNKNOWN_SLOTS]
+    if unknown:
+        raise ValueError(
+            f"the number of slots is not known of: {', '.join(unknown)}; give it, as in "
+            f"{_format_host(unknown[0], 2)}"
+        )
     available = sum(host.slots for host in hosts)
     if available < min_num_proc:
         raise ValueError(

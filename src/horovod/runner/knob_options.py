@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 from horovod.common.knobs import KNOBS, Knob
+
+# Headings of the help under which flags of the table stand.
+JOB, TUNING, DIAGNOSIS = "Job", "Tuning", "Diagnosis"
+# Where the default is no single value.
+_DEFAULT_TEXTS = {"HOROVOD_START_TIMEOUT": "grows with the number of hosts"}
 
 
 def option_knobs() -> list[Knob]:
@@ -24,12 +30,20 @@ def option_name(knob: Knob) -> str:
     return knob.flags[0] if knob.flags else str(knob.yaml_key)
 
 
-def add_knob_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag, or a pair, for every row that has some."""
-    group = parser.add_argument_group("Tuning, diagnosis and logging")
+def _heading(knob: Knob) -> str:
+    if knob.scope == "start":
+        return JOB
+    if knob.scope == "log" or str(knob.yaml_key).startswith("stall_check."):
+        return DIAGNOSIS
+    return TUNING
+
+
+def add_knob_flags(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
+    """One flag, or a pair, for every row that has some; `groups` has JOB, TUNING and DIAGNOSIS."""
     for knob in KNOBS:
         if not knob.flags:
             continue
+        group = groups[_heading(knob)]
         if knob.type == "bool":
             _add_pair(group, knob)
         else:
@@ -59,7 +73,7 @@ def _add_pair(group: argparse._ArgumentGroup, knob: Knob) -> None:
             dest=dest,
             action="store_const",
             const=False,
-            help=f"The opposite ({knob.variable}=0).",
+            help=f"The opposite of {knob.flags[0]}. ({knob.variable}=0)",
         )
 
 
@@ -70,6 +84,8 @@ def _metavar(knob: Knob) -> str | None:
 
 
 def _default(knob: Knob) -> Any:
+    if knob.variable in _DEFAULT_TEXTS:
+        return _DEFAULT_TEXTS[knob.variable]
     if not knob.default:
         return knob.default if knob.type in ("int", "float") else "unset"
     return knob.default // knob.scale if knob.type == "int" else knob.default
@@ -91,7 +107,9 @@ def variable_text(knob: Knob, value: Any) -> str:
     if knob.type == "bool":
         return "1" if value else "0"
     if knob.type in ("int", "float"):
-        if knob.minimum is not None and value * knob.scale < knob.minimum:
+        if (
+            knob.minimum is not None and not value * knob.scale >= knob.minimum
+        ):  # nan is not, either
             raise ValueError(f"{option_name(knob)}={value} must be >= {knob.minimum:g}")
         return str(value * knob.scale)
     text = str(value)

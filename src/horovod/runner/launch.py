@@ -8,8 +8,9 @@ import signal
 import sys
 
 import horovod
-from horovod.runner.cli import parse_args, print_error
-from horovod.runner.plan import Plan, choose_hosts
+from horovod.runner.cli import build_parser, parse_args, print_error
+from horovod.runner.plan import Plan, assign, choose_hosts, default_start_timeout
+from horovod.runner.ssh import SshOptions
 
 __all__ = ["check_build", "parse_args", "run_commandline"]
 
@@ -23,15 +24,34 @@ def check_build(verbose: bool = False) -> str:
 
 def run_commandline(argv: list[str] | None = None) -> int:
     """Runs horovodrun with `argv` (sys.argv); returns its exit code."""
-    args = parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["config"]:
+        from horovod.runner.configure import configure
+
+        return configure(words[1:])
+    args = parse_args(words)
     if args.version:
         print(horovod.__version__)
         return 0
     if args.check_build:
         print(check_build(args.verbose))
         return 0
+    if args.check_gpu:
+        return _check_gpu()
+    if args.print_completion:
+        from horovod.runner.completion import completion_script
+
+        print(completion_script(build_parser(), args.print_completion), end="")
+        return 0
     try:
-        return _run(_plan(args))
+        plan = _plan(args)
+        if args.dry_run:
+            from horovod.runner.agent_link import package_root
+            from horovod.runner.dry_run import dry_run_text
+
+            print(dry_run_text(plan, os.environ, package_root=package_root()))
+            return 0
+        return _run(plan)
     except (ValueError, NotImplementedError) as error:
         print_error(str(error))
         return 1
@@ -43,23 +63,39 @@ def run_commandline(argv: list[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
 
 
+def _check_gpu() -> int:
+    from horovod.runner.check_gpu import check_gpu
+
+    report = check_gpu()
+    print(report.text())
+    return 0 if report.usable else 1
+
+
 def _plan(args: argparse.Namespace) -> Plan:
     from horovod.common.knobs import value_of
+    from horovod.runner.driver import say_on_stderr
     from horovod.runner.knob_options import set_env_from_args
 
     variables = set_env_from_args({}, args)
     try:
-        slots = choose_hosts(args.num_proc, args.hosts, args.hostfile)
+        hosts = choose_hosts(args.num_proc, args.hosts, args.hostfile, say_on_stderr)
     except OSError as error:
         raise ValueError(f"host file {args.hostfile}: {error.strerror}") from None
+    environment = {**os.environ, **variables}
+    if not environment.get("HOROVOD_START_TIMEOUT") and len(hosts) > 1:
+        variables["HOROVOD_START_TIMEOUT"] = str(default_start_timeout(len(hosts)))
     return Plan(
-        slots=slots,
+        num_proc=args.num_proc,
+        hosts=hosts,
+        slots=assign(args.num_proc, hosts),
         command=args.command,
         variables=variables,
         output_directory=args.output_filename,
         timestamps=args.prefix_output_with_timestamp,
         verbose=args.verbose,
         start_timeout=float(value_of("HOROVOD_START_TIMEOUT", {**os.environ, **variables})),
+        ssh=SshOptions(args.ssh_port, args.ssh_identity_file, bool(args.ssh_accept_new_host_keys)),
+        interfaces=args.nics,
     )
 
 

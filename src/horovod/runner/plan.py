@@ -4,78 +4,141 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from horovod.runner.hosts import (
+    UNKNOWN_SLOTS,
     HostInfo,
     SlotInfo,
     get_host_assignments,
+    host_name,
     is_this_machine,
     parse_hosts,
     read_hostfile,
 )
 from horovod.runner.protocol import Job, Worker
+from horovod.runner.ssh import SshOptions
 from horovod.runner.store import Store
 
 KEY_VARIABLE = "_HOROVOD_SECRET_KEY"
+START_SECONDS = 30
+HOSTS_PER_SECOND = 2
+
+# What belongs to the machine or the login where it was set, and would be wrong on another.
+_OF_ONE_HOST = re.compile(
+    rb".*_VISIBLE_DEVICES|HOSTNAME|OLDPWD|SSH_.*|XDG_(RUNTIME_DIR|SESSION_.*)|DBUS_.*|DISPLAY|WAYLAND_DISPLAY|"
+    rb"SLURM_CPU_BIND.*|SLURMD_.*"
+)
 
 
 class Plan(NamedTuple):
-    """Everything that the driver needs to know about a job."""
+    """Everything that the driver needs to know about a job.
 
+    `slots` is empty as long as the number of slots of some host is not known.
+    """
+
+    num_proc: int
+    hosts: list[HostInfo]
     slots: list[SlotInfo]
     command: list[str]
     variables: dict[str, str]  # on top of the launcher's own environment
     output_directory: str | None = None
     timestamps: bool = False
     verbose: bool = False
-    start_timeout: float = 30.0
+    start_timeout: float = START_SECONDS
+    ssh: SshOptions = SshOptions()
+    interfaces: list[str] | None = None
 
-    def hosts(self) -> list[str]:
-        """The hosts in order."""
+    def targets(self) -> list[str]:
+        """The hosts in order, as ssh is given them: those that get ranks, or all if that is not known."""
+        if not self.slots:
+            return [host.hostname for host in self.hosts]
         return list(dict.fromkeys(slot.hostname for slot in self.slots))
 
+    def remote_targets(self) -> list[str]:
+        """Those that are not this machine."""
+        return [target for target in self.targets() if not is_local(target)]
 
-def choose_hosts(num_proc: int, hosts: str | None, hostfile: str | None) -> list[SlotInfo]:
-    """Where the ranks go. ValueError for what makes no sense, NotImplementedError for other hosts."""
+
+def is_local(target: str) -> bool:
+    """Whether a host is this machine; with a user before its name it is always reached by ssh."""
+    return "@" not in target and is_this_machine(target)
+
+
+def choose_hosts(
+    num_proc: int,
+    hosts: str | None,
+    hostfile: str | None,
+    note: Callable[[str], None] | None = None,
+) -> list[HostInfo]:
+    """The hosts that the user has given, or this machine. ValueError for what makes no sense.
+
+    `note` is told what was understood otherwise than it may have been meant.
+    """
     if hosts is not None and hostfile is not None:
         raise ValueError("give either hosts or a hostfile, not both")
     if hosts is not None:
-        found = parse_hosts(hosts)
-    elif hostfile is not None:
-        found = read_hostfile(hostfile)
-    else:
-        found = [HostInfo("localhost", num_proc)]
-    slots = get_host_assignments(found, num_proc, num_proc)
-    for host in dict.fromkeys(slot.hostname for slot in slots):
-        if not is_this_machine(host):
-            raise NotImplementedError(
-                f"host '{host}' is not this machine: launching on other hosts over SSH is not "
-                "available yet; use localhost, 127.0.0.1, ::1 or this machine's own name"
-            )
-    return slots
+        return parse_hosts(hosts, note)
+    if hostfile is not None:
+        return read_hostfile(hostfile, note)
+    return [HostInfo("localhost", num_proc)]
 
 
-def job_of_host(plan: Plan, host: str, store: Store, environment: Mapping[bytes, bytes]) -> Job:
-    """The part of one host, as its agent gets it."""
+def assign(num_proc: int, hosts: list[HostInfo]) -> list[SlotInfo]:
+    """Where the ranks go; empty if the slots of a host must be asked for first.
+
+    Raises:
+        ValueError: there are fewer slots than processes.
+    """
+    if any(host.slots == UNKNOWN_SLOTS for host in hosts):
+        return []
+    return get_host_assignments(hosts, num_proc, num_proc)
+
+
+def stays_here(name: bytes) -> bool:
+    """Whether a variable of the launcher's environment would be wrong on another host."""
+    return _OF_ONE_HOST.fullmatch(name) is not None
+
+
+def default_start_timeout(hosts: int) -> int:
+    """Seconds for all of a job to come up: a large one takes longer."""
+    return START_SECONDS + (hosts - 1) // HOSTS_PER_SECOND
+
+
+def job_of_host(
+    plan: Plan,
+    target: str,
+    store: Store,
+    addresses: list[str],
+    environment: Mapping[bytes, bytes],
+) -> Job:
+    """The part of one host, as its agent gets it; `addresses` are the store's."""
     common = {
         **{name.encode(): os.fsencode(value) for name, value in plan.variables.items()},
-        b"HOROVOD_HOSTNAME": os.fsencode(host),
-        b"HOROVOD_GLOO_RENDEZVOUS_ADDR": store.address.encode(),
+        b"HOROVOD_HOSTNAME": os.fsencode(host_name(target)),
         b"HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port).encode(),
         b"HOROVOD_CONTROLLER": b"gloo",
         b"PYTHONUNBUFFERED": b"1",
         KEY_VARIABLE.encode(): base64.b64encode(store.key),
     }
-    workers = [Worker(slot.rank, _identity(slot)) for slot in plan.slots if slot.hostname == host]
+    local = is_local(target)
+    workers = [Worker(slot.rank, _identity(slot)) for slot in plan.slots if slot.hostname == target]
+    here = sum(is_local(slot.hostname) for slot in plan.slots) if local else len(workers)
+    passed_on = {
+        name: value for name, value in environment.items() if local or not stays_here(name)
+    }
     return Job(
-        host=host,
+        host=host_name(target),
         command=[os.fsencode(part) for part in plan.command],
         cwd=os.getcwdb(),
-        environment={**environment, **common},
+        environment={**passed_on, **common},
         workers=workers,
-        ranks_on_machine=len(plan.slots),
+        ranks_on_machine=here,
+        addresses=addresses,
+        port=store.port,
+        key=store.key,
     )
 
 

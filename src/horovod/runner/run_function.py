@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from horovod.runner.ssh import SshOptions
+
 if TYPE_CHECKING:
     from horovod.runner.store import Store
 
@@ -53,8 +55,10 @@ def run(
     The arguments mean what horovodrun's flags of the same names mean: `hosts` is "host1:2,host2:4"
     (by default all processes run on this machine), `hostfile` is a file with lines "host slots=n",
     `start_timeout` is in seconds, `output_filename` is a directory for the output of each rank.
-    `executable` is the Python interpreter of the workers (this one). `disable_cache` and `use_gloo`
-    ask for what is so anyway; `np` is the deprecated name of `num_proc`.
+    `executable` is the Python interpreter of the workers (this one). `ssh_port` and `ssh_identity_file`
+    are for hosts other than this machine; `network_interfaces` limits by which of this machine's
+    interfaces they reach it. `disable_cache` and `use_gloo` ask for what is so anyway; `np` is the
+    deprecated name of `num_proc`.
 
     Raises:
         ValueError: arguments that contradict each other, or more processes than slots.
@@ -67,9 +71,7 @@ def run(
                 min_num_proc, max_num_proc, slots, reset_limit, cooldown_range,
                 host_discovery_script, min_np, max_np,
             ),
-            "launching on other hosts over SSH": (ssh_port, ssh_identity_file),
             "launching with mpirun": (None if use_gloo else use_mpi or None, mpi_args),
-            "choosing network interfaces by name": (network_interface, network_interfaces),
         }
     )  # fmt: skip
     if use_gloo and use_mpi:
@@ -86,7 +88,17 @@ def run(
         output_filename=output_filename,
         verbose=bool(verbose),
         executable=executable or sys.executable,
+        ssh=SshOptions(ssh_port, ssh_identity_file),
+        interfaces=_interfaces(network_interface, network_interfaces),
     )
+
+
+def _interfaces(one: str | None, several: Sequence[str] | str | None) -> list[str] | None:
+    """The names of both parameters, each of which may be a text with commas."""
+    texts = [one] if one else []
+    texts += [several] if isinstance(several, str) else list(several or ())
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    return names or None
 
 
 def _refuse_later(features: dict[str, tuple[Any, ...]]) -> None:
@@ -117,21 +129,29 @@ def _run(
     output_filename: str | None,
     verbose: bool,
     executable: str,
+    ssh: SshOptions,
+    interfaces: list[str] | None,
 ) -> list[Any]:
     from horovod.common.knobs import value_of
-    from horovod.runner.plan import Plan, choose_hosts
+    from horovod.runner.driver import say_on_stderr
+    from horovod.runner.plan import Plan, assign, choose_hosts
     from horovod.runner.run_job import run_job
 
     if num_proc < 1:
         raise ValueError(f"num_proc={num_proc}: at least one process must be started")
     variables = {} if start_timeout is None else {"HOROVOD_START_TIMEOUT": str(start_timeout)}
+    chosen = choose_hosts(num_proc, hosts, hostfile, say_on_stderr)
     plan = Plan(
-        slots=choose_hosts(num_proc, hosts, hostfile),
+        num_proc=num_proc,
+        hosts=chosen,
+        slots=assign(num_proc, chosen),
         command=[executable, "-m", "horovod.runner.run_task"],
         variables=variables,
         output_directory=output_filename,
         verbose=verbose,
         start_timeout=float(value_of("HOROVOD_START_TIMEOUT", {**os.environ, **variables})),
+        ssh=ssh,
+        interfaces=interfaces,
     )
     outcome, store = run_job(plan, {(FUNCTION_SCOPE, FUNCTION_KEY): call})
     if outcome.interrupted == signal.SIGINT:

@@ -7,7 +7,7 @@ import secrets
 from horovod.runner.driver import Driver, Outcome, say_on_stderr
 from horovod.runner.output import Output
 from horovod.runner.plan import Plan
-from horovod.runner.store import Store
+from horovod.runner.store import EVERYWHERE, HERE, Store
 
 Values = dict[tuple[str, str], bytes]
 
@@ -16,8 +16,9 @@ def run_job(
     plan: Plan, values: Values | None = None, owns_process: bool = False
 ) -> tuple[Outcome, Store]:
     """Runs `plan` to its end. Workers find `values` in the store, and the caller theirs afterwards."""
-    output = Output(len(plan.slots), plan.output_directory, plan.timestamps)
-    store = Store(secrets.token_bytes(32), say_on_stderr)
+    output = Output(plan.num_proc, plan.output_directory, plan.timestamps)
+    reach = EVERYWHERE if plan.remote_targets() else HERE
+    store = Store(secrets.token_bytes(32), say_on_stderr, reach)
     for (scope, name), value in (values or {}).items():
         store.set_value(scope, name, value)
     try:

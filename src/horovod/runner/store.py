@@ -32,6 +32,15 @@ OFFENDERS_LOGGED = 32
 RANK_LIMIT = 1 << 20
 BACKLOG = 4096
 ACCEPT_RETRY_SECONDS = 0.1
+HERE, EVERYWHERE = "127.0.0.1", ""
+
+
+def _listen(address: str) -> socket.socket:
+    if address == EVERYWHERE and socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("::", 0), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+        )
+    return socket.create_server((address, 0), backlog=BACKLOG)
 
 
 class Store:
@@ -41,10 +50,10 @@ class Store:
     and the driver starts its agents meanwhile.
     """
 
-    def __init__(self, key: bytes, log: Callable[[str], None], address: str = "127.0.0.1") -> None:
+    def __init__(self, key: bytes, log: Callable[[str], None], address: str = HERE) -> None:
         self.key = key
         self._log = log
-        self._listener = socket.create_server((address, 0), backlog=BACKLOG)
+        self._listener = _listen(address)
         self._listener.setblocking(False)
         self.address: str = address
         self.port: int = self._listener.getsockname()[1]

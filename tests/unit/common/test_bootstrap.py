@@ -8,7 +8,7 @@ import pytest
 
 from horovod.common import bootstrap
 from horovod.common.bootstrap import launcher, single, torchrun
-from horovod.common.bootstrap.kind import is_loopback, route_address
+from horovod.common.network import is_loopback, route_address
 
 LAUNCHER_ENV = {
     "HOROVOD_RANK": "3",

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-LEAVES = {f"horovod.common.{name}" for name in ("exceptions", "knobs", "rendezvous")}
+LEAVES = {f"horovod.common.{name}" for name in ("exceptions", "knobs", "network", "rendezvous")}
 
 
 def test_the_contracts_name_every_module_of_common_but_the_leaves() -> None:

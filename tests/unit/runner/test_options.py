@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from horovod.common.knobs import KNOBS
-from horovod.runner.cli import LATER_FLAGS, parse_args
+from horovod.runner.cli import LATER_FLAGS, SHELLS, build_parser, parse_args
 from horovod.runner.common.util.config_parser import set_env_from_args
+from horovod.runner.completion import completion_script
 from horovod.runner.config_file import LATER_KEYS, ConfigError, read_config
 from horovod.runner.knob_options import destination, option_knobs
 
@@ -88,6 +91,104 @@ def test_a_launcher_that_does_not_exist_yet_is_refused_in_the_known_words(
         assert f"error: MPI support has not been built.  {flag}: launching with" in refusal(
             capsys, "-np", "1", flag, "true"
         )
+
+
+def test_flags_of_other_hosts_are_read(tmp_path: Path) -> None:
+    key = tmp_path / "id"
+    key.touch()
+    args = parse_args(
+        ["-np", "2", "-p", "2222", "-i", str(key), "--ssh-accept-new-host-keys", "--dry-run"]
+        + ["--network-interfaces", "eth0, eth1", "--network-interface", "ib0", "true"]
+    )
+    assert (args.ssh_port, args.ssh_identity_file) == (2222, str(key))
+    assert (args.ssh_accept_new_host_keys, args.dry_run) == (True, True)
+    assert args.nics == ["eth0", "eth1", "ib0"]
+    assert parse_args(["-np", "1", "--ssh-port=22", "x"]).ssh_port == 22
+
+
+def test_flags_of_other_hosts_that_are_not_given_are_none() -> None:
+    args = parse_args(["-np", "2", "true"])
+    assert (args.ssh_port, args.ssh_identity_file, args.nics, args.start_timeout) == (None,) * 4
+    assert (args.ssh_accept_new_host_keys, args.dry_run, args.check_gpu) == (False,) * 3
+    assert parse_args(["--check-gpu"]).check_gpu
+    assert exported("--start-timeout", "90") == {"HOROVOD_START_TIMEOUT": "90"}
+
+
+def test_a_key_below_the_home_directory_is_found(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "id").touch()
+    found = parse_args(["-np", "1", "--ssh-identity-file=~/id", "true"])
+    assert found.ssh_identity_file == str(tmp_path / "id")
+
+
+def test_wrong_values_of_ssh_and_interfaces_are_refused(tmp_path, capsys) -> None:
+    for flags, text in (
+        (["-p", "0"], "-p/--ssh-port: expected a port from 1 to 65535, found '0'"),
+        (["-p", "65536"], "expected a port from 1 to 65535, found '65536'"),
+        (["--ssh-port", "ssh"], "expected a port from 1 to 65535, found 'ssh'"),
+        (["-i", str(tmp_path / "none")], "expected a private key, found no such file: "),
+        (["-i", str(tmp_path)], "expected a private key, found a directory: "),
+        (["--network-interfaces", "eth0,,eth1"], "such as eth0,eth1, found 'eth0,,eth1'"),
+        (["--network-interface", "eth 0"], "--network-interface: expected names of network"),
+        (["--start-timeout", "0"], "--start-timeout=0 must be >= 1"),
+        (["--print-completion", "tcsh"], "invalid choice: 'tcsh'"),
+    ):
+        assert text in refusal(capsys, "-np", "1", *flags, "true")
+
+
+def test_a_key_that_may_not_be_read_is_refused(tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / "id").touch()
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may read everything
+    assert "cannot be read by this user" in refusal(
+        capsys, "-np", "1", "-i", str(tmp_path / "id"), "true"
+    )
+
+
+def test_former_spellings_are_read_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="use --network-interfaces eth0,eth1 for a list"):
+        args = parse_args(["-np", "1", "--network-interface", "eth0,eth1", "true"])
+    assert args.nics == ["eth0", "eth1"]
+    with pytest.warns(DeprecationWarning, match="use --log-without-timestamp"):
+        assert exported("--log-hide-timestamp") == {"HOROVOD_LOG_HIDE_TIME": "1"}
+    with pytest.warns(DeprecationWarning, match="use --log-with-timestamp"):
+        assert exported("--no-log-hide-timestamp") == {"HOROVOD_LOG_HIDE_TIME": "0"}
+
+
+def test_help_has_its_groups_and_fits_80_columns(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = build_parser().format_help()
+    for heading in ("Job", "Hosts", "SSH", "Output", "Tuning", "Diagnosis", "Information"):
+        assert f"\n{heading}:\n" in text
+    assert "Not available yet" not in text
+    assert 5 <= text.count("\n    horovodrun ") <= 8
+    assert "docs/launcher.md" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_every_example_of_the_help_is_a_legal_command_line(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "job").touch()
+    examples = re.findall(r"^    horovodrun (-np .*)$", build_parser().format_help(), re.MULTILINE)
+    assert len(examples) >= 5
+    for example in examples:
+        assert parse_args(shlex.split(example)).command[0] == "python"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_knows_every_flag_that_help_shows(shell: str) -> None:
+    parser = build_parser()
+    text = completion_script(parser, shell)
+    for action in parser._actions:
+        for name in action.option_strings:
+            word = name.lstrip("-") if shell == "fish" else name
+            shown = re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text)
+            assert (shown is None) == (action.help == "==SUPPRESS=="), name
+
+
+def test_completion_of_an_unknown_shell_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected bash, zsh or fish, found 'tcsh'"):
+        completion_script(build_parser(), "tcsh")
 
 
 def write(tmp_path: Path, text: str) -> str:

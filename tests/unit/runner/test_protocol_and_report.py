@@ -23,7 +23,7 @@ def test_frames_survive_being_cut_anywhere() -> None:
 
 def test_a_job_survives_its_frame() -> None:
     worker = Worker(3, {b"HOROVOD_RANK": b"3", b"X": b"\xff\n"})
-    job = Job("host", [b"a", b"\xfe"], b"/tmp", {b"A": b""}, [worker], 4)
+    job = Job("host", [b"a", b"\xfe"], b"/tmp", {b"A": b""}, [worker], 4, ["192.0.2.1"], 80, b"k")
     [message] = FrameReader().feed(encode(job.to_message()))
     assert Job.from_message(message) == job
     with pytest.raises(ValueError, match="expects its job first"):

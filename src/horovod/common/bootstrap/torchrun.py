@@ -20,12 +20,10 @@ from horovod.common.bootstrap.kind import (
     Identity,
     OnWaiting,
     check_identity,
-    is_loopback,
-    outward_address,
-    route_address,
     whole_number,
 )
 from horovod.common.log import logger
+from horovod.common.network import is_loopback, outward_address, route_address
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore

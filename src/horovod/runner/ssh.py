@@ -1,0 +1,109 @@
+"""How a remote shell is called: OpenSSH as the user has configured it, or the program that Kubeflow names."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# Names the remote shell of Kubeflow's MPI operator, which is called with a host and a command.
+AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
+KUBERNETES_AGENT = "kubexec.sh"
+CONNECT_SECONDS = 10
+# A connection that has broken is noticed within three of these.
+ALIVE_SECONDS = 2
+LOST_SECONDS = 3 * ALIVE_SECONDS
+FAILED = 255  # exit code of ssh itself, not of the command
+
+# ssh says one of these when another attempt would end in the same way.
+_HOPELESS = (
+    "Permission denied",
+    "Host key verification failed",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED",
+    "Too many authentication failures",
+    "Bad configuration option",
+    "Bad owner or permissions",
+    "UNPROTECTED PRIVATE KEY FILE",
+    "not accessible",
+)
+
+
+class SshOptions(NamedTuple):
+    """What the user has asked for; the rest is in the user's own configuration of ssh."""
+
+    port: int | None = None
+    identity_file: str | None = None
+    accept_new_host_keys: bool = False
+
+
+def ssh_command(target: str, options: SshOptions, environment: Mapping[str, str]) -> list[str]:
+    """The words before the remote command, for a `target` such as node1 or user@node1."""
+    agent = environment.get(AGENT_VARIABLE, "")
+    if os.path.basename(agent) == KUBERNETES_AGENT:
+        return [agent, target]
+    words = ["ssh", "-T", "-x"]
+    settings = {
+        "BatchMode": "yes",  # nobody is there to answer a question
+        "ConnectTimeout": str(CONNECT_SECONDS),
+        "ServerAliveInterval": str(ALIVE_SECONDS),
+        "ServerAliveCountMax": "2",
+    }
+    if options.accept_new_host_keys:
+        settings["StrictHostKeyChecking"] = "accept-new"
+    for name, value in settings.items():
+        words += ["-o", f"{name}={value}"]
+    if options.port is not None:
+        words += ["-p", str(options.port)]
+    if options.identity_file is not None:
+        words += ["-i", options.identity_file]
+    return [*words, target]
+
+
+def remote_agent(package_root: str | None) -> str:
+    """The remote command: the agent, in this Python if it lies there too, else in the one of the PATH.
+
+    Args:
+        package_root: where this package lies if it isn't installed. Nothing secret is in here: all else
+            goes to the agent's standard input.
+    """
+    python = shlex.quote(sys.executable)
+    path = "" if package_root is None else f"PYTHONPATH={shlex.quote(package_root)} "
+    script = (
+        f'p={python}; [ -x "$p" ] || p=python3; {path}exec "$p" -P -m horovod.runner.agent --remote'
+    )
+    return f"sh -c {shlex.quote(script)}"
+
+
+def is_hopeless(words: str) -> bool:
+    """Whether what ssh has said means that trying again is of no use."""
+    return any(text in words for text in _HOPELESS)
+
+
+def explain(target: str, code: int, words: str) -> str:
+    """Why no agent has come up on a host, and what helps; `words` is what came on standard error."""
+    said = " ".join(words.split()[-60:]) or "it said nothing"
+    if "Host key verification failed" in words:
+        return (
+            f"ssh does not know its host key: connect once by hand (ssh {target}), or use "
+            f"--ssh-accept-new-host-keys ({said})"
+        )
+    if "Permission denied" in words:
+        return (
+            f"ssh was refused: a key without passphrase, or an agent that holds it, must be set up, so "
+            f"that 'ssh {target} true' works without a question ({said})"
+        )
+    if "No module named" in words and "horovod" in words:
+        return (
+            f"its Python has no horovod: install the same version there, where {sys.executable} or "
+            f"else python3 finds it ({said})"
+        )
+    if code == 127:
+        return (
+            f"it has no Python: neither {sys.executable} nor python3 in the PATH of a remote command; "
+            f"install it there at the same place ({said})"
+        )
+    if code == FAILED:
+        return f"ssh cannot connect to it: {said}"
+    return f"its agent ended with status {code} before it had begun: {said}"
