@@ -14,8 +14,10 @@ RUNS: list[tuple[str, str, list[str]]] = [
     ("latency", "latency.py", []),
     ("allreduce", "allreduce.py", []),
     ("allreduce-4-ranks", "allreduce.py", ["--ranks", "4"]),
+    ("allreduce-hosts", "allreduce.py", ["--hosts"]),
     ("training", "training.py", []),
     ("launch", "launch.py", []),
+    ("rendezvous", "rendezvous.py", []),
     ("memory", "memory.py", []),
     ("idle", "idle.py", []),
 ]

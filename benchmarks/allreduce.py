@@ -1,5 +1,7 @@
 """Allreduce of float32 on one host: Horovod, torch-Gloo, MPI and plain memcpy, size by size.
 
+With --hosts between several, on a link of limited rate: see between_hosts.py.
+
 All peers run in one invocation and take turns at every size, so that they meet the machine in the
 same state. Algorithm bandwidth is bytes / time.
 """
@@ -10,6 +12,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from between_hosts import measure_between_hosts
 from groups import MPI_KINDS, Conductor, Group, script, side_by_side, under_horovodrun, under_mpi
 from harness import (
     FOLDER,
@@ -36,6 +39,10 @@ def main() -> None:
     report = new_report("allreduce", args)
     if args.huge:
         reduce_huge_tensors(report, args.ranks)
+        report.finish(args.json)
+        return
+    if args.hosts:
+        measure_between_hosts(report, args.rate, args.quick)
         report.finish(args.json)
         return
     with Conductor(report.note) as conductor:
@@ -186,6 +193,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--huge", action="store_true", help="only reduce tensors of 2.25 GiB and check the sums"
     )
+    parser.add_argument(
+        "--hosts",
+        action="store_true",
+        help="only between hosts, which are network namespaces, on a link of limited rate",
+    )
+    parser.add_argument("--rate", default="1gbit", help="of every host's link, for --hosts")
     parser.add_argument(
         "--plot", type=Path, metavar="PNG", help="also draw the bandwidths; needs matplotlib"
     )

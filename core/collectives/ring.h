@@ -1,9 +1,11 @@
 // Rings between hosts: one rank of every host takes part.
 #pragma once
 
+#include <memory>
 #include <span>
 
 #include "base/status.h"
+#include "collectives/flow.h"
 #include "collectives/kernels.h"
 #include "collectives/segments.h"
 #include "transport/links.h"
@@ -27,6 +29,10 @@ struct Ring {
 // With two hosts the operands are combined in host order; with more, in an order that depends on
 // the place in the view. 16-bit floats are rounded once at every hop.
 Status ring_allreduce(const Ring& ring, const View& view, const Reduction& reduction);
+
+// The same as a flow, which is for the caller to drive.
+Status start_ring_allreduce(const Ring& ring, const View& view, const Reduction& reduction,
+                            std::unique_ptr<Flow>& flow);
 
 // blocks[i] is complete in the outputs of rank i and comes to everybody's.
 Status ring_allgather(const Ring& ring, std::span<const View> blocks);

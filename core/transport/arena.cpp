@@ -21,6 +21,7 @@ constexpr int kYields = 8;
 constexpr auto kSlowYield = std::chrono::microseconds(200);
 constexpr int kWaitsAfterSlowYield = 1000;
 constexpr auto kSleepLimit = std::chrono::milliseconds(100);  // then look for an abort
+constexpr auto kDozeLimit = std::chrono::microseconds(200);   // then look after other things
 
 std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -58,9 +59,13 @@ std::byte* Arena::slot(std::size_t lane, std::size_t index) const {
   return lanes_[lane].data() + rounded_up(sizeof(Control), kPage) + index * slot_bytes_;
 }
 
-bool Arena::wait(std::size_t lane, Counter counter, std::uint64_t value) {
+bool Arena::has_reached(std::size_t lane, Counter counter, std::uint64_t value) const {
   const auto& reached = control(lane).counters[static_cast<std::size_t>(counter)].value;
-  return reached.load(std::memory_order_acquire) >= value || wait_slowly(lane, counter, value);
+  return reached.load(std::memory_order_acquire) >= value;
+}
+
+bool Arena::wait(std::size_t lane, Counter counter, std::uint64_t value) {
+  return has_reached(lane, counter, value) || wait_slowly(lane, counter, value);
 }
 
 bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) {
@@ -99,21 +104,32 @@ bool Arena::yield_to_peers(const std::atomic<std::uint64_t>& counter, std::uint6
 // A waiter announces itself before it looks for the last time, a publisher stores before it looks
 // for waiters; both in one total order (seq_cst), so at least one sees the other and no wake-up is
 // lost.
-bool Arena::wait_slowly(std::size_t lane, Counter counter, std::uint64_t value) {
+template <class Continue>
+bool Arena::sleep_until(std::size_t lane, Counter counter, std::uint64_t value,
+                        std::chrono::nanoseconds limit, Continue go_on) {
   Control& owner = control(lane);
   const auto& reached = owner.counters[static_cast<std::size_t>(counter)].value;
-  if (spin(reached, value) || yield_to_peers(reached, value)) return true;
-  wait_.about_to_sleep();
   owner.waiters.fetch_add(1, std::memory_order_seq_cst);
   bool arrived = false;
-  while (true) {
+  do {
     const std::uint32_t seen = owner.bell.load(std::memory_order_seq_cst);
     arrived = reached.load(std::memory_order_seq_cst) >= value;
     if (arrived || wait_.aborted()) break;
-    futex_wait(owner.bell, seen, kSleepLimit);
-  }
+    futex_wait(owner.bell, seen, limit);
+  } while (go_on());
   owner.waiters.fetch_sub(1, std::memory_order_seq_cst);
   return arrived;
+}
+
+bool Arena::wait_slowly(std::size_t lane, Counter counter, std::uint64_t value) {
+  const auto& reached = control(lane).counters[static_cast<std::size_t>(counter)].value;
+  if (spin(reached, value) || yield_to_peers(reached, value)) return true;
+  wait_.about_to_sleep();
+  return sleep_until(lane, counter, value, kSleepLimit, [] { return true; });
+}
+
+void Arena::doze(std::size_t lane, Counter counter, std::uint64_t value) {
+  sleep_until(lane, counter, value, kDozeLimit, [] { return false; });
 }
 
 void Arena::publish(Counter counter, std::uint64_t value) {
@@ -168,10 +184,17 @@ void ArenaTurn::set_piece_bytes(std::size_t bytes) {
 
 void ArenaTurn::publish(Counter counter, std::size_t piece) {
   arena_.publish(counter, value(piece));
+  if (beside_) beside_();
 }
 
 bool ArenaTurn::wait(std::size_t member, Counter counter, std::size_t piece) {
-  return arena_.wait(lanes_[member], counter, value(piece));
+  const std::size_t lane = lanes_[member];
+  if (!beside_) return arena_.wait(lane, counter, value(piece));
+  while (!arena_.has_reached(lane, counter, value(piece))) {
+    if (arena_.aborted()) return false;
+    if (!beside_()) arena_.doze(lane, counter, value(piece));
+  }
+  return true;
 }
 
 bool ArenaTurn::wait_all(Counter counter, std::size_t piece) {

@@ -15,8 +15,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -44,6 +46,10 @@ class Arena {
 
   // False: the job was aborted.
   bool wait(std::size_t lane, Counter counter, std::uint64_t value);
+  bool has_reached(std::size_t lane, Counter counter, std::uint64_t value) const;
+  // Sleeps until the counter has been reached, but not for long.
+  void doze(std::size_t lane, Counter counter, std::uint64_t value);
+  bool aborted() const { return wait_.aborted(); }
   void publish(Counter counter, std::uint64_t value);
 
   // A thread of another rank sleeps until this rank publishes.
@@ -77,6 +83,9 @@ class Arena {
 
   Control& control(std::size_t lane) const;
   bool wait_slowly(std::size_t lane, Counter counter, std::uint64_t value);
+  template <class Continue>
+  bool sleep_until(std::size_t lane, Counter counter, std::uint64_t value,
+                   std::chrono::nanoseconds limit, Continue go_on);
   bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value);
   bool yield_to_peers(const std::atomic<std::uint64_t>& counter, std::uint64_t value);
 
@@ -115,6 +124,10 @@ class ArenaTurn {
   bool wait(std::size_t member, Counter counter, std::size_t piece);
   bool wait_all(Counter counter, std::size_t piece);
 
+  // What this rank does beside its work in the arena, a little at a time: whenever it has published a
+  // piece, and while it waits for others. Returns whether there was anything to do; empty: nothing.
+  void set_beside(std::function<bool()> beside) { beside_ = std::move(beside); }
+
   void set_hint(std::uint32_t hint) { arena_.set_hint(hint); }
   std::uint32_t hint(std::size_t member) const { return arena_.hint(lanes_[member]); }
 
@@ -136,6 +149,7 @@ class ArenaTurn {
   std::size_t offset_ = 0;  // within every slot
   std::span<const std::size_t> lanes_;
   std::size_t me_;
+  std::function<bool()> beside_;
 };
 
 }  // namespace hvd

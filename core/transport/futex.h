@@ -18,10 +18,11 @@ static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 
 // Sleeps while `word` holds `seen`, at most for `limit`; may return early, so callers look again.
 inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen,
-                       std::chrono::milliseconds limit) {
+                       std::chrono::nanoseconds limit) {
+  constexpr std::int64_t kPerSecond = 1'000'000'000;
   timespec time{};
-  time.tv_sec = static_cast<time_t>(limit.count() / 1000);
-  time.tv_nsec = static_cast<long>(limit.count() % 1000) * 1'000'000;
+  time.tv_sec = static_cast<time_t>(limit.count() / kPerSecond);
+  time.tv_nsec = static_cast<long>(limit.count() % kPerSecond);
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
 }
 
