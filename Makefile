@@ -68,6 +68,11 @@ $(STAMPS)/tensorflow1: requirements/tensorflow1.txt requirements/run.txt $(STAMP
 	$(PY) tools/share_package.py $(VENV_TF1)
 	@touch $@
 
+# What container files are checked with. Their own requirements clash with ours, so all is listed.
+$(STAMPS)/containers: requirements/containers.txt $(STAMPS)/venv
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
 # What tests of several hosts and of schedulers need, where it may be installed.
 $(STAMPS)/debian: requirements/debian.txt tools/install_debian_packages.py $(STAMPS)/venv
 	$(PY) tools/install_debian_packages.py
@@ -94,7 +99,7 @@ demo: $(STAMPS)/package $(STAMPS)/demo $(STAMPS)/demo-data
 core-tests: build
 	@$(BIN)/cmake --build build/module --target core_tests
 
-test: build core-tests $(STAMPS)/test $(STAMPS)/tensorflow1 $(STAMPS)/debian
+test: build core-tests $(STAMPS)/test $(STAMPS)/tensorflow1 $(STAMPS)/debian $(STAMPS)/containers
 	$(PY) tools/run_tests.py
 
 # --- Checks --------------------------------------------------------------------------------------

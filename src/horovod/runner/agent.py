@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import horovod
+from horovod.runner.cores import usable_cores
 from horovod.runner.guardian import guard
 from horovod.runner.launcher_watch import LauncherWatch, reachable_address
 from horovod.runner.oom import OomWatch
@@ -119,7 +120,7 @@ class Agent:
         """Frameworks take all cores by default; several ranks on one machine then fight for them."""
         if b"OMP_NUM_THREADS" in job.environment:
             return {}
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         threads = max(1, cores // job.ranks_on_machine)
         text = (
             f"OMP_NUM_THREADS is not set: each rank gets {threads} thread(s) "
@@ -307,8 +308,8 @@ def host_facts() -> HostFacts:
         gpus = len([name for name in mask.split(",") if name.strip() not in ("", "-1")])
     else:
         gpus = len(glob.glob("/dev/nvidia[0-9]*"))
-    cores = len(os.sched_getaffinity(0))
-    return HostFacts(horovod.__version__, ".".join(map(str, sys.version_info[:3])), cores, gpus)
+    python = ".".join(map(str, sys.version_info[:3]))
+    return HostFacts(horovod.__version__, python, usable_cores(), gpus)
 
 
 def main() -> int:

@@ -29,6 +29,10 @@ def run_commandline(argv: list[str] | None = None) -> int:
         from horovod.runner.configure import configure
 
         return configure(words[1:])
+    if words[:1] == ["doctor"]:
+        from horovod.runner.doctor import doctor
+
+        return doctor(words[1:])
     args = parse_args(words)
     if args.version:
         print(horovod.__version__)

@@ -38,11 +38,15 @@ class SshOptions(NamedTuple):
     accept_new_host_keys: bool = False
 
 
+def uses_kubernetes(environment: Mapping[str, str]) -> bool:
+    """Whether the remote shell is that of Kubeflow's MPI operator."""
+    return os.path.basename(environment.get(AGENT_VARIABLE, "")) == KUBERNETES_AGENT
+
+
 def ssh_command(target: str, options: SshOptions, environment: Mapping[str, str]) -> list[str]:
     """The words before the remote command, for a `target` such as node1 or user@node1."""
-    agent = environment.get(AGENT_VARIABLE, "")
-    if os.path.basename(agent) == KUBERNETES_AGENT:
-        return [agent, target]
+    if uses_kubernetes(environment):
+        return [environment[AGENT_VARIABLE], target]
     words = ["ssh", "-T", "-x"]
     settings = {
         "BatchMode": "yes",  # nobody is there to answer a question
@@ -62,17 +66,20 @@ def ssh_command(target: str, options: SshOptions, environment: Mapping[str, str]
 
 
 def remote_agent(package_root: str | None) -> str:
-    """The remote command: the agent, in this Python if it lies there too, else in the one of the PATH.
+    """The remote command that starts an agent. Nothing secret is in it: all goes to its standard input."""
+    return remote_python("horovod.runner.agent --remote", package_root)
+
+
+def remote_python(module: str, package_root: str | None) -> str:
+    """A remote command: a module in this Python if it lies there too, else in the one of the PATH.
 
     Args:
-        package_root: where this package lies if it isn't installed. Nothing secret is in here: all else
-            goes to the agent's standard input.
+        module: its name, and words after it.
+        package_root: where this package lies if it isn't installed.
     """
     python = shlex.quote(sys.executable)
     path = "" if package_root is None else f"PYTHONPATH={shlex.quote(package_root)} "
-    script = (
-        f'p={python}; [ -x "$p" ] || p=python3; {path}exec "$p" -P -m horovod.runner.agent --remote'
-    )
+    script = f'p={python}; [ -x "$p" ] || p=python3; {path}exec "$p" -P -m {module}'
     return f"sh -c {shlex.quote(script)}"
 
 
@@ -84,6 +91,11 @@ def is_hopeless(words: str) -> bool:
 def explain(target: str, code: int, words: str) -> str:
     """Why no agent has come up on a host, and what helps; `words` is what came on standard error."""
     said = " ".join(words.split()[-60:]) or "it said nothing"
+    if code == 0:
+        return (
+            "the remote shell ended at once and well, so it does not pass on standard input: kubexec.sh must "
+            f"call kubectl exec with --stdin, see deploy/kubeflow/mpijob-v1.yaml ({said})"
+        )
     if "Host key verification failed" in words:
         return (
             f"ssh does not know its host key: connect once by hand (ssh {target}), or use "

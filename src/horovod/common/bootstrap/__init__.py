@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from horovod.common.bootstrap import launcher, single, torchrun
+from horovod.common.bootstrap import launcher, mpi, single, slurm, torchrun
 from horovod.common.bootstrap.kind import Environment, Identity, Kind, Session
 
 __all__ = ["KINDS", "Choice", "Environment", "Identity", "Kind", "Session", "choose", "identity"]
 
-# In order of preference: what the user started explicitly comes before what merely surrounds it.
-KINDS: tuple[Kind, ...] = (launcher, torchrun, single)
+# In order of preference: the innermost launcher knows best, and the variables of the outer ones are
+# inherited. horovodrun and mpirun run inside of a SLURM job, whose srun may even have started their
+# agents, so both come before slurm. torchrun inside of one srun task per node does, too. Around an
+# mpirun torch's variables may be left over from a container; torchrun inside of mpirun is told by a
+# variable that only torchrun sets, see `mpi.why_not`.
+KINDS: tuple[Kind, ...] = (launcher, mpi, torchrun, slurm, single)
 
 
 class Choice(NamedTuple):

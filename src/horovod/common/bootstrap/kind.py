@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from horovod.common.network import is_loopback, outward_address, route_address  # noqa: F401
-
 Environment = Mapping[str, str]
 OnWaiting = Callable[[list[int]], None]
 

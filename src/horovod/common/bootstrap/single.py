@@ -13,8 +13,9 @@ NAME = "nobody (a job of one process)"
 # the whole job, silently.
 _SIZE_VARIABLES = {
     "HOROVOD_SIZE": "set by horovodrun",
-    "OMPI_COMM_WORLD_SIZE": "set by mpirun, which cannot start Horovod yet; use horovodrun",
-    "PMI_SIZE": "set by mpiexec, which cannot start Horovod yet; use horovodrun",
+    "OMPI_COMM_WORLD_SIZE": "set by mpirun",
+    "PMI_SIZE": "set by mpiexec",
+    "SLURM_STEP_NUM_TASKS": "set by srun",
 }
 
 
