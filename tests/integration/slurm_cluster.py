@@ -122,7 +122,7 @@ def running(
     """
     (folder / "state").mkdir()
     # Not below `folder`, which pytest closes to other users: the user munge has to get there.
-    munge = Path(tempfile.mkdtemp(prefix="hvd-munge-"))
+    munge = Path(tempfile.mkdtemp(prefix="hvd-munge-", dir="/run"))
     munge.chmod(0o755)
     key = munge / "key"
     key.write_bytes(os.urandom(128))

@@ -60,6 +60,38 @@ for _ in range(2):
     hvd.shutdown()
 sys.stdout.write("together\\n")
 """
+# Every process of the machine can be seen here, ssh and the agents of mpirun too.
+SEEKS_SECRETS = """
+import glob, os, sys
+secret = os.environ["JOB_TOKEN"].encode()
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+        line = open(path, "rb").read()
+    except OSError:
+        continue
+    if secret in line:
+        sys.exit(f"found in {path}: {line}")
+"""
+FUNCTION = """
+import contextlib, glob, os, sys
+import horovod
+def train(fails):
+    import numpy as np
+    import horovod.numpy as hvd
+    hvd.init()
+    total = hvd.allreduce(np.array([hvd.rank() + 1.0]), op=hvd.Sum)
+    key = os.environ["_HOROVOD_SECRET_KEY"].encode()
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            assert key not in file.read(), path
+    if fails and hvd.rank() == 1:
+        raise KeyError("enough")
+    facts = (hvd.rank(), hvd.size(), float(total[0]))
+    hvd.shutdown()
+    return facts
+results = horovod.run(train, ("--raise" in sys.argv,), num_proc=2, use_mpi=True)
+sys.stdout.write(f"results {results}\\n")
+"""
 
 
 @pytest.fixture(scope="module", params=LIBRARIES)
@@ -90,6 +122,22 @@ def mpirun(
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command to its end; only mpirun itself tells where its library lies."""
+    words = [str(library / "bin" / "mpirun"), "-np", str(processes), *command]
+    return run(library, wrap(words), **variables)
+
+
+def horovodrun(
+    library: Path,
+    *arguments: str,
+    wrap: Callable[[list[str]], list[str]] = list,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    """Runs horovodrun --mpi, which finds the mpirun of the library in the PATH."""
+    words = [sys.executable, "-m", "horovod.runner", "--mpi", *arguments]
+    return run(library, wrap(words), **variables)
+
+
+def run(library: Path, argv: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(":") if path]
     env = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
     env |= {
@@ -100,7 +148,7 @@ def mpirun(
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
     return subprocess.run(
-        wrap([str(library / "bin" / "mpirun"), "-np", str(processes), *command]),
+        argv,
         env=env | variables,
         capture_output=True,
         text=True,
@@ -210,6 +258,47 @@ def test_a_library_that_does_not_fit_mpirun_is_an_error(library: Path) -> None:
     assert "it does not belong to the mpirun that started this process" in done.stderr
 
 
+# --- horovodrun --mpi --------------------------------------------------------------------------
+
+
+def test_horovodrun_starts_it(library: Path) -> None:
+    flags = ("-np", "2", "--mpi-threads-disable", "--verbose")
+    done = horovodrun(library, *flags, sys.executable, str(JOB), JOB_TOKEN="horse-battery")
+    found = facts(succeeded(done))
+    assert [(fact["rank"], fact["size"], fact["local"]) for fact in found] == 2 * [
+        (0, 2, [0, 2]),
+        (1, 2, [1, 2]),
+    ]
+    assert f"horovodrun: {library / 'bin' / 'mpirun'}" in done.stderr
+    assert "horse-battery" not in done.stderr
+
+
+def test_variables_of_any_bytes_reach_its_processes(library: Path) -> None:
+    value = "a;b,c\nd\"e' $HOME %r"
+    code = "import os, sys; sys.exit(os.environ['MIXED'] != " + repr(value) + ")"
+    done = horovodrun(library, "-np", "2", sys.executable, "-c", code, MIXED=value)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_exit_code_of_a_failing_process_is_that_of_horovodrun(library: Path) -> None:
+    done = horovodrun(library, "-np", "2", sys.executable, str(JOB), "--die")
+    # Intel's mpirun does not pass on the code where two processes end: the other raised an error.
+    assert done.returncode in ((3, 1, 255) if library.name == "impi-rt" else (3,)), done.stderr
+    assert len(facts(done.stdout)) == 4
+
+
+def test_a_function_is_called_on_every_rank(library: Path) -> None:
+    done = run(library, [sys.executable, "-c", FUNCTION])
+    assert succeeded(done).endswith("results [(0, 2, 3.0), (1, 2, 3.0)]\n"), done.stderr
+
+
+def test_an_exception_of_a_function_comes_back(library: Path) -> None:
+    done = run(library, [sys.executable, "-c", FUNCTION, "--raise"])
+    assert done.returncode == 1
+    assert "RuntimeError: mpirun failed with exit code 1" in done.stderr
+    assert "Exception on rank 1 of 2:" in done.stderr and "KeyError: 'enough'" in done.stderr
+
+
 # --- several hosts -----------------------------------------------------------------------------
 
 
@@ -260,3 +349,39 @@ def test_ranks_of_several_hosts_meet(
         (3, [0, 1], [2, 3]),
     ]
     assert all(fact["sum"] == [10.0] * 5 and fact["processes"] == 4 for fact in found)
+
+
+def test_horovodrun_starts_it_on_several_hosts(
+    library: Path, hosts: tuple[hosts_rig.Rig, Path]
+) -> None:
+    rig, _ = hosts
+    first, *others = [host.name for host in rig.hosts]
+    ssh = ("-p", str(hosts_rig.PORT), "-i", str(rig.identity), "--ssh-accept-new-host-keys")
+    where = ("-np", "4", "-H", ",".join([f"{first}:2", *(f"{name}:1" for name in others)]))
+    search = {"LD_LIBRARY_PATH": str(library / "lib")} if library.name == "impi-rt" else {}
+    done = horovodrun(
+        *(library, *where, *ssh, sys.executable, str(JOB)),
+        wrap=lambda argv: rig.argv(rig.hosts[0], argv),
+        **search,
+    )
+    found = facts(succeeded(done))
+    assert [(fact["rank"], fact["local"], fact["cross"]) for fact in found] == 2 * [
+        (0, [0, 2], [0, 3]),
+        (1, [1, 2], [0, 1]),
+        (2, [0, 1], [1, 3]),
+        (3, [0, 1], [2, 3]),
+    ]
+
+
+def test_secrets_are_on_no_command_line_of_any_host(
+    library: Path, hosts: tuple[hosts_rig.Rig, Path]
+) -> None:
+    rig, _ = hosts
+    ssh = ("-p", str(hosts_rig.PORT), "-i", str(rig.identity), "--ssh-accept-new-host-keys")
+    where = ("-np", "2", "-H", ",".join(f"{host.name}:1" for host in rig.hosts[:2]))
+    done = horovodrun(
+        *(library, *where, *ssh, sys.executable, "-c", SEEKS_SECRETS),
+        wrap=lambda argv: rig.argv(rig.hosts[0], argv),
+        JOB_TOKEN=os.urandom(8).hex(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -282,3 +282,19 @@ def test_homes_that_nodes_do_not_share_are_told_with_the_fix(
     done = two_nodes.srun(tmp_path, *task, _HOROVOD_SECRET_KEY=key)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(facts(done.stdout)) == 4
+
+
+@pytest.mark.parametrize("flags", [["--srun"], ["--srun", "-np", "2"]], ids=["all tasks", "two"])
+def test_horovodrun_reaches_the_other_node_with_srun(
+    two_nodes: TwoNodes, tmp_path: Path, flags: list[str]
+) -> None:
+    launcher = [sys.executable, "-m", "horovod.runner", *flags, sys.executable, str(JOB)]
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\nexec {shlex.join(launcher)}\n")
+    options = ("--wait", "--nodes=2", "--ntasks=3", "--output=out", "job.sh")
+    done = run(two_nodes.env, tmp_path, *two_nodes.wrap(two_nodes.first, ["sbatch", *options]))
+    output = (tmp_path / "out").read_text() if (tmp_path / "out").exists() else ""
+    assert done.returncode == 0, done.stdout + done.stderr + output
+    found = facts(re.sub(r"^\[\d\]<stdout>: ?", "", output, flags=re.M))
+    size = 2 if "-np" in flags else 3
+    assert sorted({fact["rank"] for fact in found}) == list(range(size)), output
+    assert all(fact["size"] == size for fact in found)

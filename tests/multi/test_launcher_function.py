@@ -60,8 +60,7 @@ def test_wrong_arguments_are_refused_before_anything_starts() -> None:
         ({"use_gloo": True, "use_mpi": True}, ValueError),
         ({"hosts": "localhost:1", "num_proc": 2}, ValueError),
         ({"min_num_proc": 1}, NotImplementedError),
-        ({"use_mpi": True}, NotImplementedError),
-        ({"ssh_port": 22}, NotImplementedError),
+        ({"mpi_args": "-v"}, ValueError),
     ):
         with pytest.raises(error):
             horovod.run(rank, **arguments)

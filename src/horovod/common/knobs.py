@@ -180,8 +180,8 @@ KNOBS: tuple[Knob, ...] = (
         "HOROVOD_CONTROLLER",
         "choice",
         "gloo",
-        "How ranks find each other and negotiate: gloo is the built-in way, without MPI; mpi is an "
-        "error for now.",
+        "How ranks find each other and negotiate: gloo is the built-in way. mpi is an error in the "
+        "variable, and in the file the same as --mpi.",
         "start",
         choices=("gloo",),
         yaml_key="controller",
@@ -192,6 +192,9 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "Under mpirun, initialise MPI with MPI_THREAD_SINGLE instead of MPI_THREAD_MULTIPLE.",
         "start",
+        flags=("--mpi-threads-disable",),
+        negative_flag="--no-mpi-threads-disable",
+        yaml_key="library_options.mpi_threads_disable",
     ),
     Knob(
         "HOROVOD_CPU_OPERATIONS",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import horovod
@@ -16,11 +16,9 @@ from horovod.runner.protocol import PREAMBLE, FrameReader, HostFacts, Job, encod
 from horovod.runner.ssh import (
     FAILED,
     LOST_SECONDS,
-    SshOptions,
     explain,
     is_hopeless,
     remote_agent,
-    ssh_command,
 )
 
 READ_BYTES = 256 << 10
@@ -120,9 +118,9 @@ class RemoteAgentLink(AgentLink):
 
     is_remote = True
 
-    def __init__(self, host: str, options: SshOptions, environment: Mapping[str, str]) -> None:
-        self._options = options
-        self._ssh_environment = environment
+    def __init__(self, host: str, there: Callable[[str, Sequence[str]], list[str]]) -> None:
+        """`there(host, command)` is what runs a command there: ssh with its options, or srun."""
+        self._command = there(host, remote_agent(package_root()))
         self._pause = FIRST_PAUSE
         self._words: Any = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
         super().__init__(host)
@@ -130,13 +128,9 @@ class RemoteAgentLink(AgentLink):
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._words.seek(0)
         self._words.truncate()
-        command = [
-            *ssh_command(self.host, self._options, self._ssh_environment),
-            remote_agent(package_root()),
-        ]
         try:
             return subprocess.Popen(
-                command,
+                self._command,
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -145,7 +139,7 @@ class RemoteAgentLink(AgentLink):
             )
         except FileNotFoundError:
             raise ValueError(
-                f"host '{self.host}' is not this machine, and the program '{command[0]}', by which "
+                f"host '{self.host}' is not this machine, and the program '{self._command[0]}', by which "
                 "others are reached, is not installed here"
             ) from None
 
@@ -169,12 +163,15 @@ class RemoteAgentLink(AgentLink):
         """What ssh and the other side have said."""
         code = self._exit_code()
         if self.facts is None:
-            return explain(self.host, code, self.said())
+            return explain(self.host, code, self.said(), self._program())
         said = " ".join(self.said().split()[-60:])
         return (
-            f"the connection to its agent broke (ssh ended with status {code}"
+            f"the connection to its agent broke ({self._program()} ended with status {code}"
             f"{': ' + said if said else ''}): the host or the network between may be down"
         )
+
+    def _program(self) -> str:
+        return os.path.basename(self._command[0])
 
     def _exit_code(self) -> int:
         """Of ssh, which has closed its output and is about to end."""

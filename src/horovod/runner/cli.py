@@ -6,20 +6,22 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 from horovod.runner.config_file import read_config, set_args_from_config
-from horovod.runner.knob_options import DIAGNOSIS, JOB, TUNING, add_knob_flags, validate_config_args
+from horovod.runner.knob_options import (
+    DIAGNOSIS,
+    JOB,
+    MPI,
+    TUNING,
+    add_knob_flags,
+    validate_config_args,
+)
+from horovod.runner.lsf import NO_LSF_TEXT, fill_in_from_job, is_in_job
+from horovod.runner.slurm_job import is_in_allocation, processes_of_allocation
 
 # Flags of Horovod 0.28 whose feature does not exist yet: names, number of values, feature.
 LATER_FLAGS: tuple[tuple[tuple[str, ...], int | None, str], ...] = (
-    (("--mpi",), 0, "launching with mpirun"),
-    (("--jsrun",), 0, "launching with jsrun"),
-    (("--mpi-args",), None, "launching with mpirun"),
-    (("--tcp",), 0, "launching with mpirun"),
-    (("--binding-args",), None, "launching with mpirun"),
-    (("--mpi-threads-disable",), 0, "the MPI backend"),
     (("--num-nccl-streams",), None, "the NCCL backend"),
     (("--hierarchical-allreduce",), 0, "the choice of algorithm"),
     (("--hierarchical-allgather",), 0, "the choice of algorithm"),
@@ -40,12 +42,6 @@ LATER_FLAGS: tuple[tuple[tuple[str, ...], int | None, str], ...] = (
     (("--blacklist-cooldown-range",), 2, "elastic training"),
     (("--host-discovery-script",), None, "elastic training"),
 )
-# Scripts look for these texts, two spaces included.
-NO_LSF_TEXT = (
-    "Horovod did not detect an LSF job.  The jsrun launcher can only be used in that environment. "
-    "Please, pick a different launcher for other environments."
-)
-NO_MPI_TEXT = "MPI support has not been built."
 # They ask for what is so anyway.
 HARMLESS_FLAGS = (
     "--disable-cache",
@@ -54,7 +50,6 @@ HARMLESS_FLAGS = (
     "--no-hierarchical-allgather",
     "--no-torus-allreduce",
     "--no-timeline-mark-cycles",
-    "--no-mpi-threads-disable",
 )
 
 # Former name, name, value of log_without_timestamp.
@@ -100,8 +95,7 @@ class _Later(argparse.Action):
         _values: Any,
         option_string: str | None = None,
     ) -> None:
-        known = known_refusal(option_string, os.environ)
-        parser.error(f"{known}{option_string}: {self._feature} is not available yet")
+        parser.error(f"{option_string}: {self._feature} is not available yet")
 
 
 class _Interfaces(argparse.Action):
@@ -171,15 +165,6 @@ def _readable_file(text: str) -> str:
     return path
 
 
-def known_refusal(flag: str | None, env: Mapping[str, str]) -> str:
-    """The sentences with which Horovod 0.28 refuses a launcher here, as far as they are true."""
-    if flag == "--jsrun" and not env.get("LSB_JOBID"):
-        return NO_LSF_TEXT + " "
-    if flag in ("--jsrun", "--mpi"):
-        return NO_MPI_TEXT + "  "
-    return ""
-
-
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Reads `argv` (sys.argv) and the configuration file it names; leaves with a message if wrong.
 
@@ -192,6 +177,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     try:
         if args.config_file:
             set_args_from_config(args, read_config(args.config_file))
+            if args.use_gloo or args.use_jsrun:
+                args.use_mpi = None  # the file's; flags win
         validate_config_args(args)
     except OSError as error:
         parser.error(f"--config-file {args.config_file}: {error.strerror}")
@@ -203,6 +190,21 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def _check_job(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    for name in ("mpi_args", "binding_args"):
+        if getattr(args, name) is not None and not (args.use_mpi or args.use_jsrun):
+            parser.error(f"--{name.replace('_', '-')} is for mpirun: give --mpi, too")
+    if args.use_jsrun and not is_in_job(os.environ):
+        parser.error(NO_LSF_TEXT)
+    try:
+        fill_in_from_job(args, os.environ)
+    except ValueError as error:
+        parser.error(str(error))
+    if args.num_proc is None:
+        args.num_proc = processes_of_allocation(os.environ)
+    if args.uses_srun and not is_in_allocation(os.environ):
+        parser.error(
+            "--srun: this is no job of SLURM (SLURM_JOB_ID, SLURM_JOB_NODELIST are not set)"
+        )
     if args.num_proc is None:
         parser.error("-np is missing: say how many processes to start, as in -np 2")
     if args.num_proc < 1:
@@ -215,7 +217,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of horovodrun's command line, from which help and shell completion are made."""
     parser = argparse.ArgumentParser(
         prog="horovodrun",
-        usage="horovodrun -np N [options] command ...\n       horovodrun config [FILE]",
+        usage="horovodrun -np N [options] command ...\n"
+        "       horovodrun doctor [-H HOSTS]\n       horovodrun config [FILE]",
         description="Starts N processes of a training script and connects them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -223,12 +226,21 @@ def build_parser() -> argparse.ArgumentParser:
     )
     job = parser.add_argument_group(JOB)
     _add_job(job)
-    _add_hosts(parser.add_argument_group("Hosts"))
-    _add_ssh(parser.add_argument_group("SSH"))
+    add_hosts(parser.add_argument_group("Hosts"))
+    ssh = parser.add_argument_group("SSH, SLURM")
+    add_ssh(ssh)
+    ssh.add_argument(
+        "--srun",
+        dest="uses_srun",
+        action="store_true",
+        help="In a job of SLURM: reach the other nodes with srun instead of ssh.",
+    )
     _add_output(parser.add_argument_group("Output"))
+    mpi = parser.add_argument_group(MPI)
+    _add_mpi(mpi)
     tuning = parser.add_argument_group(TUNING)
     diagnosis = parser.add_argument_group(DIAGNOSIS)
-    add_knob_flags({JOB: job, TUNING: tuning, DIAGNOSIS: diagnosis})
+    add_knob_flags({JOB: job, MPI: mpi, TUNING: tuning, DIAGNOSIS: diagnosis})
     _add_diagnosis(diagnosis)
     _add_information(parser.add_argument_group("Information"))
     later = parser.add_argument_group("Not available yet")
@@ -260,16 +272,19 @@ def _add_job(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="YAML file with values for flags that are not given; 'horovodrun config' writes one.",
     )
-    add(
-        "--gloo",
-        dest="use_gloo",
-        action="store_true",
-        default=None,
-        help="The built-in controller, which is the default.",
-    )
+    either = group.add_mutually_exclusive_group()
+    for flag, text in (
+        ("--gloo", "The built-in launcher, which is the default."),
+        ("--mpi", "Start the processes with the mpirun that is installed (docs/mpi.md)."),
+        ("--jsrun", "In a job of LSF: start the processes with jsrun (docs/lsf.md)."),
+    ):
+        either.add_argument(
+            flag, dest=f"use_{flag[2:]}", action="store_true", default=None, help=text
+        )
 
 
-def _add_hosts(group: argparse._ArgumentGroup) -> None:
+def add_hosts(group: argparse._ArgumentGroup) -> None:
+    """The flags that say which hosts take part, and by which interfaces."""
     either = group.add_mutually_exclusive_group()
     either.add_argument(
         "-H",
@@ -298,7 +313,8 @@ def _add_hosts(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_ssh(group: argparse._ArgumentGroup) -> None:
+def add_ssh(group: argparse._ArgumentGroup) -> None:
+    """The flags that say how other hosts are reached."""
     group.add_argument(
         "-p", "--ssh-port", type=_port, metavar="PORT", help="Port of ssh on the other hosts."
     )
@@ -314,6 +330,24 @@ def _add_ssh(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="Trust a host whose key is not known yet, and remember the key. By default your "
         "configuration of ssh decides.",
+    )
+
+
+def _add_mpi(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--mpi-args",
+        metavar="ARGS",
+        help='More arguments for mpirun or jsrun; the = is needed, as in --mpi-args="--quiet".',
+    )
+    group.add_argument(
+        "--binding-args",
+        metavar="ARGS",
+        help="Arguments for mpirun instead of those by which processes are bound to cores.",
+    )
+    group.add_argument(
+        "--tcp",
+        action="store_true",
+        help="NCCL and Spectrum MPI use TCP only (NCCL_IB_DISABLE=1).",
     )
 
 

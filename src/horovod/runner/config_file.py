@@ -25,9 +25,10 @@ LATER_KEYS: dict[str, str] = {
     "autotune.gaussian_process_noise": "autotune",
     "timeline.filename": "the timeline",
     "timeline.mark_cycles": "the timeline",
-    "library_options.mpi_threads_disable": "the MPI backend",
     "library_options.num_nccl_streams": "the NCCL backend",
 }
+
+CONTROLLER_KEY = "controller"
 
 _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "int": (int, "a whole number"),
@@ -59,7 +60,10 @@ def read_config(path: str) -> dict[str, Any]:
     autotune = entries.get("autotune.enabled")
     values: dict[str, Any] = {}
     for key, (value, place) in entries.items():
-        if key in by_key:
+        if key == CONTROLLER_KEY and str(value).lower() == "mpi":
+            # Not the variable's value: mpirun starts the processes, the engine is the same.
+            values["use_mpi"] = True
+        elif key in by_key:
             knob = by_key[key]
             if value is not None:
                 try:
@@ -157,7 +161,8 @@ def checked_value(knob: Knob, value: Any) -> Any:
     if knob.type == "choice":
         by_lower = {choice.lower(): choice for choice in knob.choices}
         if str(value).lower() not in by_lower:
-            raise ValueError(f"'{value}' is not one of {', '.join(knob.choices)}")
+            choices = (*knob.choices, *(("mpi",) if knob.yaml_key == CONTROLLER_KEY else ()))
+            raise ValueError(f"'{value}' is not one of {', '.join(choices)}")
         return by_lower[str(value).lower()]
     if knob.inverted:
         return not value

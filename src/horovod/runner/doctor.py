@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from horovod.runner.cli import _add_hosts, _add_ssh, print_error
+from horovod.runner.cli import add_hosts, add_ssh, print_error
 from horovod.runner.doctor_checks import compare, network
 from horovod.runner.doctor_checks.finding import FAILED, OK, SKIPPED, Finding, overall
 from horovod.runner.doctor_checks.software import THREAD_VARIABLES
@@ -95,8 +95,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_hosts(parser.add_argument_group("Hosts"))
-    _add_ssh(parser.add_argument_group("SSH"))
+    add_hosts(parser.add_argument_group("Hosts"))
+    add_ssh(parser.add_argument_group("SSH"))
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
     return parser
 

@@ -19,7 +19,7 @@ import horovod
 from horovod.runner.agent_link import package_root
 from horovod.runner.doctor_checks.finding import FAILED, OK, Finding
 from horovod.runner.doctor_probe import MARK, answer
-from horovod.runner.ssh import CONNECT_SECONDS, SshOptions, explain, remote_python, ssh_command
+from horovod.runner.ssh import CONNECT_SECONDS, SshOptions, explain, over_ssh, remote_python
 from horovod.runner.ssh import FAILED as SSH_FAILED
 
 START_SECONDS = CONNECT_SECONDS + 15
@@ -58,7 +58,7 @@ class RemoteHost:
 
     def open(self) -> Finding:
         """Starts the probe there; the finding about ssh."""
-        command = [*ssh_command(self.name, self._options, self._environment), remote_probe()]
+        command = over_ssh(self.name, remote_probe(), self._options, self._environment)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -160,7 +160,7 @@ class RemoteHost:
             return self._process.wait()
 
 
-def remote_probe() -> str:
+def remote_probe() -> list[str]:
     """The remote command that starts a probe."""
     return remote_python("horovod.runner.doctor_probe", package_root())
 

@@ -141,7 +141,7 @@ class Driver:
             if is_local(target):
                 link = AgentLink(target)
             else:
-                link = RemoteAgentLink(target, self._plan.ssh, os.environ)
+                link = RemoteAgentLink(target, self._plan.there(os.environ))
             self._links.append(link)
             self._selector.register(link, selectors.EVENT_READ, link)
 

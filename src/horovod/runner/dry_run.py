@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from horovod.runner.hosts import UNKNOWN_SLOTS
 from horovod.runner.plan import KEY_VARIABLE, Plan, is_local, stays_here
-from horovod.runner.ssh import remote_agent, ssh_command
+from horovod.runner.ssh import remote_agent
 
 REDACTED = "<redacted>"
 LONGEST_VALUE = 200  # characters of a value that are shown
@@ -115,7 +115,7 @@ def _starts(
         if local(target):
             lines.append(f"{target}: an agent as a child of this process")
         else:
-            command = [*ssh_command(target, plan.ssh, environment), remote_agent(package_root)]
+            command = plan.there(environment)(target, remote_agent(package_root))
             lines.append(f"{target}: {shlex.join(command)}")
     return lines
 

@@ -9,7 +9,7 @@ from typing import Any
 from horovod.common.knobs import KNOBS, Knob
 
 # Headings of the help under which flags of the table stand.
-JOB, TUNING, DIAGNOSIS = "Job", "Tuning", "Diagnosis"
+JOB, MPI, TUNING, DIAGNOSIS = "Job", "MPI", "Tuning", "Diagnosis"
 # Where the default is no single value.
 _DEFAULT_TEXTS = {"HOROVOD_START_TIMEOUT": "grows with the number of hosts"}
 
@@ -31,6 +31,8 @@ def option_name(knob: Knob) -> str:
 
 
 def _heading(knob: Knob) -> str:
+    if knob.variable.startswith("HOROVOD_MPI_"):
+        return MPI
     if knob.scope == "start":
         return JOB
     if knob.scope == "log" or str(knob.yaml_key).startswith("stall_check."):
@@ -39,7 +41,7 @@ def _heading(knob: Knob) -> str:
 
 
 def add_knob_flags(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
-    """One flag, or a pair, for every row that has some; `groups` has JOB, TUNING and DIAGNOSIS."""
+    """One flag, or a pair, for every row that has some; `groups` has all headings."""
     for knob in KNOBS:
         if not knob.flags:
             continue

@@ -49,6 +49,8 @@ def run_commandline(argv: list[str] | None = None) -> int:
         return 0
     try:
         plan = _plan(args)
+        if args.use_mpi or args.use_jsrun:
+            return _run_with_other_launcher(args, plan)
         if args.dry_run:
             from horovod.runner.agent_link import package_root
             from horovod.runner.dry_run import dry_run_text
@@ -81,6 +83,8 @@ def _plan(args: argparse.Namespace) -> Plan:
     from horovod.runner.knob_options import set_env_from_args
 
     variables = set_env_from_args({}, args)
+    if args.tcp:
+        variables["NCCL_IB_DISABLE"] = "1"
     try:
         hosts = choose_hosts(args.num_proc, args.hosts, args.hostfile, say_on_stderr)
     except OSError as error:
@@ -100,7 +104,27 @@ def _plan(args: argparse.Namespace) -> Plan:
         start_timeout=float(value_of("HOROVOD_START_TIMEOUT", {**os.environ, **variables})),
         ssh=SshOptions(args.ssh_port, args.ssh_identity_file, bool(args.ssh_accept_new_host_keys)),
         interfaces=args.nics,
+        uses_srun=args.uses_srun,
     )
+
+
+def _run_with_other_launcher(args: argparse.Namespace, plan: Plan) -> int:
+    from horovod.runner import js_run, mpi_launch
+
+    flag = "--mpi" if args.use_mpi else "--jsrun"
+    if plan.uses_srun:
+        raise ValueError(f"give either {flag} or --srun, not both")
+    options = mpi_launch.MpiOptions.from_texts(args.mpi_args, args.tcp, args.binding_args)
+    if args.use_jsrun:
+        if args.dry_run:
+            print(js_run.dry_run_text(plan, options, os.environ))
+            return 0
+        return js_run.run_jsrun(plan, options, os.environ)
+    start = mpi_launch.plan_mpirun(plan, options, os.environ)
+    if args.dry_run:
+        print(mpi_launch.dry_run_text(start))
+        return 0
+    return mpi_launch.replace_process(plan, start)
 
 
 def _run(plan: Plan) -> int:

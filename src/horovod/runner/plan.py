@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from horovod.runner.hosts import (
@@ -19,7 +19,8 @@ from horovod.runner.hosts import (
     read_hostfile,
 )
 from horovod.runner.protocol import Job, Worker
-from horovod.runner.ssh import SshOptions
+from horovod.runner.slurm_job import hosts_of_allocation, is_in_allocation, over_srun
+from horovod.runner.ssh import SshOptions, over_ssh
 from horovod.runner.store import Store
 
 KEY_VARIABLE = "_HOROVOD_SECRET_KEY"
@@ -50,6 +51,13 @@ class Plan(NamedTuple):
     start_timeout: float = START_SECONDS
     ssh: SshOptions = SshOptions()
     interfaces: list[str] | None = None
+    uses_srun: bool = False  # instead of ssh
+
+    def there(self, environment: Mapping[str, str]) -> Callable[[str, Sequence[str]], list[str]]:
+        """Gives, for a host that is not this machine and a command, what runs that command there."""
+        if self.uses_srun:
+            return lambda node, command: over_srun(node, command, environment)
+        return lambda target, command: over_ssh(target, command, self.ssh, environment)
 
     def targets(self) -> list[str]:
         """The hosts in order, as ssh is given them: those that get ranks, or all if that is not known."""
@@ -73,8 +81,9 @@ def choose_hosts(
     hostfile: str | None,
     note: Callable[[str], None] | None = None,
 ) -> list[HostInfo]:
-    """The hosts that the user has given, or this machine. ValueError for what makes no sense.
+    """The hosts that the user has given, or those of SLURM's job, or this machine.
 
+    ValueError for what makes no sense.
     `note` is told what was understood otherwise than it may have been meant.
     """
     if hosts is not None and hostfile is not None:
@@ -83,6 +92,8 @@ def choose_hosts(
         return parse_hosts(hosts, note)
     if hostfile is not None:
         return read_hostfile(hostfile, note)
+    if is_in_allocation(os.environ):
+        return hosts_of_allocation(os.environ, num_proc)
     return [HostInfo("localhost", num_proc)]
 
 

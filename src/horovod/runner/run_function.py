@@ -57,7 +57,8 @@ def run(
     `start_timeout` is in seconds, `output_filename` is a directory for the output of each rank.
     `executable` is the Python interpreter of the workers (this one). `ssh_port` and `ssh_identity_file`
     are for hosts other than this machine; `network_interfaces` limits by which of this machine's
-    interfaces they reach it. `disable_cache` and `use_gloo` ask for what is so anyway; `np` is the
+    interfaces they reach it. `use_mpi` starts the processes with the mpirun that is installed, which gets
+    `mpi_args` (docs/mpi.md). `disable_cache` and `use_gloo` ask for what is so anyway; `np` is the
     deprecated name of `num_proc`.
 
     Raises:
@@ -71,11 +72,12 @@ def run(
                 min_num_proc, max_num_proc, slots, reset_limit, cooldown_range,
                 host_discovery_script, min_np, max_np,
             ),
-            "launching with mpirun": (None if use_gloo else use_mpi or None, mpi_args),
         }
     )  # fmt: skip
     if use_gloo and use_mpi:
         raise ValueError("use_gloo and use_mpi cannot both be set")
+    if mpi_args is not None and not use_mpi:
+        raise ValueError("mpi_args are for mpirun: use_mpi=True is missing")
     if np is not None:
         warnings.warn("np is deprecated, use num_proc", DeprecationWarning, stacklevel=2)
         num_proc = np
@@ -90,6 +92,8 @@ def run(
         executable=executable or sys.executable,
         ssh=SshOptions(ssh_port, ssh_identity_file),
         interfaces=_interfaces(network_interface, network_interfaces),
+        use_mpi=bool(use_mpi),
+        mpi_args=mpi_args,
     )
 
 
@@ -131,6 +135,8 @@ def _run(
     executable: str,
     ssh: SshOptions,
     interfaces: list[str] | None,
+    use_mpi: bool,
+    mpi_args: str | None,
 ) -> list[Any]:
     from horovod.common.knobs import value_of
     from horovod.runner.driver import say_on_stderr
@@ -153,6 +159,15 @@ def _run(
         ssh=ssh,
         interfaces=interfaces,
     )
+    if use_mpi:
+        from horovod.runner.mpi_function import run_with_mpirun
+
+        code, store = run_with_mpirun(plan, mpi_args, {(FUNCTION_SCOPE, FUNCTION_KEY): call})
+        if code:
+            raise RuntimeError(
+                f"mpirun failed with exit code {code}{_worker_errors(store, num_proc)}"
+            )
+        return [_result(store, rank) for rank in range(num_proc)]
     outcome, store = run_job(plan, {(FUNCTION_SCOPE, FUNCTION_KEY): call})
     if outcome.interrupted == signal.SIGINT:
         raise KeyboardInterrupt

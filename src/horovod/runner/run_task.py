@@ -12,6 +12,7 @@ import msgpack
 
 from horovod.common.knobs import start_timeout
 from horovod.common.rendezvous import RendezvousClient
+from horovod.runner.common.util.env import get_env_rank_and_size
 from horovod.runner.plan import KEY_VARIABLE
 from horovod.runner.run_function import FUNCTION_KEY, FUNCTION_SCOPE, RESULT_SCOPE
 
@@ -42,7 +43,7 @@ def _call(packed: bytes) -> tuple[bool, bytes | str]:
 
 def main() -> int:
     """Exit status 1 when the function raised; its traceback then is also on stderr."""
-    rank = int(os.environ["HOROVOD_RANK"])
+    rank, _ = get_env_rank_and_size()  # of horovodrun, or of mpirun
     with _connect(start_timeout()) as client:
         packed = client.get(FUNCTION_SCOPE, FUNCTION_KEY, TRANSFER_SECONDS)
     worked, content = _call(packed)

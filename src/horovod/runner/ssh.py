@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 # Names the remote shell of Kubeflow's MPI operator, which is called with a host and a command.
@@ -65,13 +65,20 @@ def ssh_command(target: str, options: SshOptions, environment: Mapping[str, str]
     return [*words, target]
 
 
-def remote_agent(package_root: str | None) -> str:
+def over_ssh(
+    target: str, command: Sequence[str], options: SshOptions, environment: Mapping[str, str]
+) -> list[str]:
+    """What runs a command on a host; ssh hands one text to a shell there."""
+    return [*ssh_command(target, options, environment), shlex.join(command)]
+
+
+def remote_agent(package_root: str | None) -> list[str]:
     """The remote command that starts an agent. Nothing secret is in it: all goes to its standard input."""
     return remote_python("horovod.runner.agent --remote", package_root)
 
 
-def remote_python(module: str, package_root: str | None) -> str:
-    """A remote command: a module in this Python if it lies there too, else in the one of the PATH.
+def remote_python(module: str, package_root: str | None) -> list[str]:
+    """The words of a remote command: a module in this Python if it lies there too, else in that of the PATH.
 
     Args:
         module: its name, and words after it.
@@ -80,7 +87,7 @@ def remote_python(module: str, package_root: str | None) -> str:
     python = shlex.quote(sys.executable)
     path = "" if package_root is None else f"PYTHONPATH={shlex.quote(package_root)} "
     script = f'p={python}; [ -x "$p" ] || p=python3; {path}exec "$p" -P -m {module}'
-    return f"sh -c {shlex.quote(script)}"
+    return ["sh", "-c", script]
 
 
 def is_hopeless(words: str) -> bool:
@@ -88,10 +95,10 @@ def is_hopeless(words: str) -> bool:
     return any(text in words for text in _HOPELESS)
 
 
-def explain(target: str, code: int, words: str) -> str:
+def explain(target: str, code: int, words: str, program: str = "ssh") -> str:
     """Why no agent has come up on a host, and what helps; `words` is what came on standard error."""
     said = " ".join(words.split()[-60:]) or "it said nothing"
-    if code == 0:
+    if code == 0 and program == KUBERNETES_AGENT:
         return (
             "the remote shell ended at once and well, so it does not pass on standard input: kubexec.sh must "
             f"call kubectl exec with --stdin, see deploy/kubeflow/mpijob-v1.yaml ({said})"
@@ -116,6 +123,6 @@ def explain(target: str, code: int, words: str) -> str:
             f"it has no Python: neither {sys.executable} nor python3 in the PATH of a remote command; "
             f"install it there at the same place ({said})"
         )
-    if code == FAILED:
+    if code == FAILED and program == "ssh":
         return f"ssh cannot connect to it: {said}"
-    return f"its agent ended with status {code} before it had begun: {said}"
+    return f"its agent, started by {program}, ended with status {code} before it had begun: {said}"

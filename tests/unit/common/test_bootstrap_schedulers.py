@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.common import bootstrap
+from horovod.common import bootstrap, slurm_notation
 from horovod.common.bootstrap import (
     gather_server,
     launcher,
@@ -212,13 +212,13 @@ def test_a_file_that_is_no_library_of_this_family_is_named(
     [("2", [2]), ("2(x3),1", [2, 2, 2, 1]), ("1,2(x2)", [1, 2, 2]), ("16(x1)", [16])],
 )
 def test_tasks_per_node(text: str, counts: list[int]) -> None:
-    assert slurm.tasks_per_node(text) == counts
+    assert slurm_notation.tasks_per_node(text) == counts
 
 
 @pytest.mark.parametrize("text", ["", "2(x", "2x3", "a", "1,,2", "-1"])
 def test_tasks_per_node_in_another_notation_are_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="tasks per node"):
-        slurm.tasks_per_node(text)
+        slurm_notation.tasks_per_node(text)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_tasks_per_node_in_another_notation_are_an_error(text: str) -> None:
     ],
 )
 def test_node_lists(text: str, names: list[str]) -> None:
-    assert list(slurm.nodes(text)) == names
+    assert list(slurm_notation.nodes(text)) == names
 
 
 @pytest.mark.parametrize(
@@ -241,11 +241,11 @@ def test_node_lists(text: str, names: list[str]) -> None:
 )
 def test_node_lists_in_another_notation_are_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="node list"):
-        list(slurm.nodes(text))
+        list(slurm_notation.nodes(text))
 
 
 def test_the_first_node_of_a_huge_list_is_found_at_once() -> None:
-    assert next(slurm.nodes("n[1-1000000000]")) == "n1"
+    assert next(slurm_notation.nodes("n[1-1000000000]")) == "n1"
 
 
 # --- srun --------------------------------------------------------------------------------------

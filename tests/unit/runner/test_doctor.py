@@ -23,6 +23,7 @@ from horovod.runner.doctor_checks.here import Here
 from horovod.runner.doctor_hosts import remote_probe, ssh_finding
 from horovod.runner.doctor_report import as_json, table
 from horovod.runner.launch import run_commandline
+from horovod.runner.ssh import SshOptions, over_ssh
 
 
 def here(root: Path = Path("/no/such"), **planted: Any) -> Here:
@@ -364,8 +365,9 @@ def test_why_there_is_no_probe(code: int, words: str, found: str, fix: str) -> N
 
 
 def test_the_remote_command_is_one_word_for_the_shell() -> None:
-    assert remote_probe().startswith("sh -c 'p=")
-    assert remote_probe().endswith("-P -m horovod.runner.doctor_probe'")
+    command = over_ssh("node1", remote_probe(), SshOptions(), {})
+    assert command[-2] == "node1" and command[-1].startswith("sh -c 'p=")
+    assert command[-1].endswith("-P -m horovod.runner.doctor_probe'")
 
 
 # --- table, JSON and exit code ---------------------------------------------------------------------

@@ -6,7 +6,10 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-LEAVES = {f"horovod.common.{name}" for name in ("exceptions", "knobs", "network", "rendezvous")}
+LEAVES = {
+    f"horovod.common.{name}"
+    for name in ("exceptions", "knobs", "network", "rendezvous", "slurm_notation")
+}
 
 
 def test_the_contracts_name_every_module_of_common_but_the_leaves() -> None:

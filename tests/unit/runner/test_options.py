@@ -39,6 +39,8 @@ def test_every_kind_of_knob_becomes_its_variable() -> None:
     assert exported("--log-level", "debug") == {"HOROVOD_LOG_LEVEL": "DEBUG"}
     assert exported("--log-with-timestamp") == {"HOROVOD_LOG_HIDE_TIME": "0"}
     assert exported("--thread-affinity", "0,1") == {"HOROVOD_THREAD_AFFINITY": "0,1"}
+    assert exported("--mpi-threads-disable") == {"HOROVOD_MPI_THREADS_DISABLE": "1"}
+    assert exported("--no-mpi-threads-disable") == {"HOROVOD_MPI_THREADS_DISABLE": "0"}
 
 
 def test_every_row_with_a_flag_has_one() -> None:
@@ -78,19 +80,14 @@ def test_flags_of_later_work_say_so(capsys, names, count, feature) -> None:
         )
 
 
-def test_a_launcher_that_does_not_exist_yet_is_refused_in_the_known_words(
+def test_jsrun_outside_of_lsf_is_refused_in_the_known_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LSB_JOBID", raising=False)
     assert (
         "error: Horovod did not detect an LSF job.  The jsrun launcher can only be used in that "
-        "environment. Please, pick a different launcher for other environments. --jsrun: "
+        "environment. Please, pick a different launcher for other environments.\n"
     ) in refusal(capsys, "-np", "1", "--jsrun", "true")
-    monkeypatch.setenv("LSB_JOBID", "12")
-    for flag in ("--jsrun", "--mpi"):
-        assert f"error: MPI support has not been built.  {flag}: launching with" in refusal(
-            capsys, "-np", "1", flag, "true"
-        )
 
 
 def test_flags_of_other_hosts_are_read(tmp_path: Path) -> None:
@@ -157,7 +154,16 @@ def test_former_spellings_are_read_with_a_warning() -> None:
 def test_help_has_its_groups_and_fits_80_columns(monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = build_parser().format_help()
-    for heading in ("Job", "Hosts", "SSH", "Output", "Tuning", "Diagnosis", "Information"):
+    for heading in (
+        "Job",
+        "Hosts",
+        "SSH, SLURM",
+        "Output",
+        "MPI",
+        "Tuning",
+        "Diagnosis",
+        "Information",
+    ):
         assert f"\n{heading}:\n" in text
     assert "Not available yet" not in text
     assert 5 <= text.count("\n    horovodrun ") <= 8
@@ -244,7 +250,7 @@ def test_config_file_gives_values_where_flags_do_not(tmp_path: Path) -> None:
         ("params:\n  cache_capacity: -1\n", 2, "must be >= 0"),
         ("stall_check:\n  enabled: 1\n", 2, "expected true or false, found 1 (int)"),
         ("logging:\n  level: loud\n", 2, "'loud' is not one of TRACE, DEBUG"),
-        ("controller: mpi\n", 1, "'mpi' is not one of gloo"),
+        ("controller: tcp\n", 1, "'tcp' is not one of gloo, mpi"),
         ("params: 3\n", 1, "section 'params' must hold"),
         ("- a\n", 1, "the file must hold"),
         ("params:\n  cache_capacity: 1\n  cache_capacity: 2\n", 3, "given twice"),
