@@ -149,12 +149,22 @@ void shutdown() {
 
 // --- Operations -----------------------------------------------------------------------------------
 
-// (pointer, dtype, shape)
-using TensorTuple = nb::tuple;
+// (pointer, dtype, shape), of which dtype may be a member of an enumeration.
+struct TensorTuple {
+  explicit TensorTuple(nb::handle tuple)
+      : pointer(PyLong_AsUnsignedLongLong(nb::handle(tuple[0]).ptr())),
+        dtype(PyLong_AsLong(nb::handle(tuple[1]).ptr())),
+        shape(tuple[2]) {
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  }
+  std::uintptr_t pointer;
+  long dtype;
+  nb::object shape;
+};
 
-std::int64_t submit(int kind, std::vector<std::string> names, const nb::list& inputs,
-                    const std::optional<std::vector<std::uintptr_t>>& outputs, int op,
-                    double prescale, double postscale, Rank root,
+std::int64_t submit(int kind, std::vector<std::string> names, const nb::sequence& inputs,
+                    const std::optional<nb::sequence>& outputs, int op, double prescale,
+                    double postscale, Rank root,
                     const std::optional<std::vector<std::int64_t>>& splits,
                     ProcessSetId process_set, const std::string& group, std::int32_t device,
                     bool cacheable, bool urgent, std::vector<Rank> ranks) {
@@ -163,6 +173,7 @@ std::int64_t submit(int kind, std::vector<std::string> names, const nb::list& in
   submission.urgent = urgent;
   submission.requests.resize(names.size());
   submission.tensors.resize(names.size());
+  const std::size_t tensor_count = nb::len(inputs);
   for (std::size_t i = 0; i < names.size(); ++i) {
     Request& request = submission.requests[i];
     request.kind = static_cast<Collective>(kind);
@@ -178,18 +189,17 @@ std::int64_t submit(int kind, std::vector<std::string> names, const nb::list& in
     request.cacheable = cacheable;
     request.ranks = ranks;
     if (request.kind == Collective::kRemoveProcessSet) request.target_set = root;
-    if (i >= inputs.size()) continue;  // join, barrier, process sets: no tensor
-    const auto input = nb::cast<TensorTuple>(inputs[i]);
+    if (i >= tensor_count) continue;  // join, barrier, process sets: no tensor
+    const TensorTuple input(inputs[i]);
     WorkTensor& tensor = submission.tensors[i];
-    tensor.input = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(input[0]));
-    request.dtype = static_cast<DataType>(nb::cast<int>(input[1]));
-    const auto shape = nb::cast<nb::tuple>(input[2]);
-    request.shape.reserve(shape.size());
-    for (const nb::handle dimension : shape) {
+    tensor.input = reinterpret_cast<const void*>(input.pointer);
+    request.dtype = static_cast<DataType>(input.dtype);
+    request.shape.reserve(nb::len(input.shape));
+    for (const nb::handle dimension : input.shape) {
       request.shape.push_back(nb::cast<std::int64_t>(dimension));
     }
     tensor.shape = request.shape;
-    if (outputs) tensor.output = reinterpret_cast<void*>((*outputs)[i]);
+    if (outputs) tensor.output = reinterpret_cast<void*>(TensorTuple((*outputs)[i]).pointer);
     if (splits) tensor.splits = *splits;
   }
   std::shared_ptr<Handle> handle;
@@ -216,7 +226,7 @@ bool poll(std::int64_t id) {
 
 void mark_urgent(std::int64_t id) { engine()->mark_urgent(*handle_of(id)); }
 
-nb::object output_of(Result& result, bool with_buffer) {
+nb::object output_of(Result& result) {
   nb::list shape;
   for (const std::int64_t dimension : result.shape) shape.append(dimension);
   nb::object splits = nb::none();
@@ -225,10 +235,8 @@ nb::object output_of(Result& result, bool with_buffer) {
     for (const std::int64_t row : result.received_splits) rows.append(row);
     splits = std::move(rows);
   }
-  nb::object buffer = nb::none();
-  if (with_buffer) {
-    buffer = nb::cast(OutputBuffer(std::move(result.buffer), result.bytes), nb::rv_policy::move);
-  }
+  nb::object buffer =
+      nb::cast(OutputBuffer(std::move(result.buffer), result.bytes), nb::rv_policy::move);
   return nb::make_tuple(std::move(buffer), nb::tuple(shape), std::move(splits));
 }
 
@@ -248,7 +256,7 @@ nb::object wait(std::int64_t id) {
   if (!handle->status().is_ok()) raise(handle->status());
   nb::list outputs;
   for (Result& result : handle->results) {
-    outputs.append(output_of(result, static_cast<bool>(result.buffer)));
+    if (result.buffer) outputs.append(output_of(result));  // not where the caller gave the memory
   }
   return nb::make_tuple(std::move(outputs), handle->value);
 }

@@ -23,7 +23,7 @@ def submit(
     kind: int,
     names: Sequence[str],
     inputs: Sequence[tuple[int, int, tuple[int, ...]]],
-    outputs: Sequence[int] | None,
+    outputs: Sequence[tuple[int, int, tuple[int, ...]]] | None,
     op: int,
     prescale: float,
     postscale: float,

@@ -53,16 +53,13 @@ __all__ = [
 ]
 
 
-class HostTensor(NamedTuple):
-    """Contiguous host memory."""
-
-    pointer: int
-    dtype: DataType
-    shape: tuple[int, ...]
+# Contiguous host memory: pointer, type, shape. Not a named tuple, because making one takes longer than all
+# else that a door does with a tensor.
+HostTensor = tuple[int, DataType, tuple[int, ...]]
 
 
 class Output(NamedTuple):
-    """One result: the buffer that the core allocated, or None where the caller gave the output."""
+    """One result whose memory the core allocated."""
 
     buffer: Any
     shape: tuple[int, ...]
@@ -284,7 +281,8 @@ def submit(
         process_set: the ranks that take part.
         device: where the memory of `inputs` and `outputs` is: -1 for host memory, else a GPU.
         urgent: the caller is going to wait for it at once.
-        finish: makes the user's result of the outputs; called once, by `synchronize`.
+        finish: makes the user's result of the outputs that the core allocated, none where `outputs` were
+            given; called once, by `synchronize`.
         keep_alive: kept until the core is done with the memory.
 
     Returns:
@@ -322,8 +320,8 @@ def submit(
     core_handle = _core.submit(
         +kind,  # plain numbers: the core takes them faster than members of enumerations
         names,
-        [(pointer, +dtype, shape) for pointer, dtype, shape in inputs],
-        None if outputs is None else [tensor[0] for tensor in outputs],
+        inputs,
+        outputs,
         +op,
         prescale,
         postscale,

@@ -21,7 +21,7 @@ _SIZE = struct.Struct("=q")
 def _tensor(data: bytearray, dtype: DataType, shape: tuple[int, ...]) -> HostTensor:
     """Describes memory that the caller keeps alive."""
     pointer = ctypes.addressof(ctypes.c_char.from_buffer(data)) if data else 0
-    return HostTensor(pointer, dtype, shape)
+    return pointer, dtype, shape
 
 
 def _broadcast(
@@ -50,8 +50,7 @@ def _allgather(
     """Returns the data of all ranks of the set, one after the other."""
 
     def finish(outputs: list[Output]) -> bytes:
-        buffer = outputs[0].buffer
-        return b"" if buffer is None else bytes(buffer)
+        return bytes(outputs[0].buffer)
 
     handle = collectives.submit(
         Collective.ALLGATHER,

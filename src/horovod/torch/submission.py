@@ -48,7 +48,11 @@ def allreduce(
     urgent: bool = False,
 ) -> int:
     """Submits one allreduce; the handle yields `tensor` itself or a new tensor of its strides."""
-    (wire,) = _hosted((tensor,), name, process_set)
+    try:
+        wire = on_host(tensor, name)
+    except (TypeError, ValueError, RuntimeError):
+        count_refusal(name, process_set)
+        raise
     if in_place:
         result, answer = tensor, wire
     else:

@@ -97,7 +97,7 @@ def describe(wire: Tensor) -> HostTensor:
     pointer = wire.data_ptr()
     if pointer == 0 and wire.numel():
         raise ValueError(f"a {type(wire).__name__} of shape {list(wire.shape)} has no memory")
-    return HostTensor(pointer, DATA_TYPES[wire.dtype], wire.shape)
+    return pointer, DATA_TYPES[wire.dtype], wire.shape
 
 
 def write_back(target: Tensor, wire: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def from_output(output: Output, dtype: torch.dtype, device: torch.device) -> Ten
 
     That memory is pageable: for a GPU the copy blocks until it is done.
     """
-    if output.buffer is None or 0 in output.shape:
+    if 0 in output.shape:
         return torch.empty(output.shape, dtype=dtype, device=device)
     result = torch.frombuffer(output.buffer, dtype=dtype).view(output.shape)
     return result if device.type == "cpu" else result.to(device)

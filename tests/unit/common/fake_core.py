@@ -88,7 +88,7 @@ class FakeCore:
         kind: int,
         names: list[str],
         inputs: Sequence[tuple[int, int, tuple[int, ...]]],
-        outputs: Sequence[int] | None,
+        outputs: Sequence[tuple[int, int, tuple[int, ...]]] | None,
         *rest: Any,
     ) -> int:
         fields = ("op", "prescale", "postscale", "root", "splits", "process_set", "group")
@@ -115,10 +115,9 @@ class FakeCore:
             for dimension in shape:
                 size *= dimension
             if submission["outputs"] is not None:
-                ctypes.memmove(submission["outputs"][i], pointer, size)
-                results.append((None, shape, None))
+                ctypes.memmove(submission["outputs"][i][0], pointer, size)
             else:
-                buffer = bytearray(ctypes.string_at(pointer, size)) if size else None
+                buffer = bytearray(ctypes.string_at(pointer, size) if size else 0)
                 results.append((buffer, shape, submission["splits"]))
         value = -1
         if submission["kind"] is Collective.ADD_PROCESS_SET:

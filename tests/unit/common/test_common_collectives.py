@@ -29,7 +29,7 @@ UNEVEN_ROWS = (
     "number of workers."
 )
 Become = Callable[[int, int], FakeCore]
-ROW = HostTensor(0, DataType.FLOAT32, (0,))
+ROW = (0, DataType.FLOAT32, (0,))
 
 
 def submit(
@@ -104,9 +104,13 @@ def test_an_operation_on_a_subset_does_not_change_names_on_the_others(world: Bec
 
 def test_the_handle_gives_what_finish_makes_of_the_outputs_once(world: Become) -> None:
     world(0, 1)
-    handle = submit(finish=lambda outputs: [output.shape for output in outputs])
+    handle = submit(
+        Collective.ALLGATHER, finish=lambda outputs: [output.shape for output in outputs]
+    )
     assert synchronize(handle) == [(0,)]
     assert synchronize(handle) is None
+    # Where the caller gave the memory there is nothing to hand out.
+    assert synchronize(submit(finish=lambda outputs: outputs)) == []
     with pytest.raises(ValueError, match="no operation with handle"):
         poll(handle)
 
@@ -216,15 +220,15 @@ def test_reducescatter_knows_average_and_sum_only(world: Become, op: ReduceOp) -
 def test_an_operator_that_a_dtype_does_not_have_is_named(world: Become) -> None:
     core = world(0, 1)
     with pytest.raises(ValueError, match=r"allreduce\.x: Min is not defined for complex64 tensors"):
-        submit(tensor=HostTensor(0, DataType.COMPLEX64, (1,)), op=Min, name="x")
+        submit(tensor=(0, DataType.COMPLEX64, (1,)), op=Min, name="x")
     with pytest.raises(ValueError, match=r"Average is not defined for bool tensors\. Use Sum"):
-        submit(tensor=HostTensor(0, DataType.BOOL, (1,)), op=Average)
+        submit(tensor=(0, DataType.BOOL, (1,)), op=Average)
     assert core.submissions == []
 
 
 def test_nothing_of_a_group_is_submitted_when_one_member_is_wrong(world: Become) -> None:
     core = world(0, 1)
-    wrong = HostTensor(0, DataType.BOOL, (1,))
+    wrong = (0, DataType.BOOL, (1,))
     with pytest.raises(ValueError, match=r"grouped_allreduce\.g_2of2"):
         submit(tensors=[ROW, wrong], grouped=True, op=Average, name="g")
     assert core.submissions == []
@@ -302,7 +306,7 @@ def test_scalars_are_refused_where_rows_are_needed(
     world(0, 1)
     text = f"Process-set rank zero tried to {word} a rank-zero tensor."
     with pytest.raises(ValueError, match=text):
-        submit(kind, HostTensor(0, DataType.FLOAT32, ()))
+        submit(kind, (0, DataType.FLOAT32, ()))
 
 
 @pytest.mark.parametrize(
@@ -323,13 +327,13 @@ def test_splits_that_do_not_fit(
 ) -> None:
     world(0, 2)
     with pytest.raises(ValueError) as error:
-        submit(Collective.ALLTOALL, HostTensor(0, DataType.FLOAT32, (rows,)), splits=splits)
+        submit(Collective.ALLTOALL, (0, DataType.FLOAT32, (rows,)), splits=splits)
     assert str(error.value) == text
 
 
 def test_splits_are_equal_when_none_are_given(world: Become) -> None:
     core = world(0, 2)
-    submit(Collective.ALLTOALL, HostTensor(0, DataType.FLOAT32, (6, 2)))
+    submit(Collective.ALLTOALL, (0, DataType.FLOAT32, (6, 2)))
     assert core.submissions[0]["splits"] == [3, 3]
 
 

@@ -20,9 +20,7 @@ from horovod.torch.tensors import (
 def test_contiguous_host_tensors_are_used_in_place():
     tensor = torch.ones(2, 3)
     assert on_host(tensor, None) is tensor
-    described = describe(tensor)
-    assert described.pointer == tensor.data_ptr()
-    assert described.shape == (2, 3)
+    assert describe(tensor) == (tensor.data_ptr(), DATA_TYPES[torch.float32], (2, 3))
 
 
 def test_item_sizes_are_those_of_torch():
