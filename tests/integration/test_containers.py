@@ -25,7 +25,6 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRYPOINT = str(ROOT / "docker" / "entrypoint.sh")
 JOB = str(Path(__file__).with_name("numpy_job.py"))
 PORT = 12345
 USER = 4242  # an id that the host has no name for
@@ -41,9 +40,13 @@ def rig() -> Iterator[Rig]:
 
 @pytest.fixture
 def keys() -> Iterator[Path]:
-    """Three mounted folders: of workers, of the launcher, and an empty one; and a stranger's key."""
+    """Three mounted folders: of workers, of the launcher, and an empty one; and a stranger's key.
+
+    Beside them the files of the image, because the project may lie where only its owner gets to.
+    """
     folder = Path(tempfile.mkdtemp(prefix="hvd-keys-"))
     folder.chmod(0o755)
+    shutil.copytree(ROOT / "docker", folder / "image")
     for name in ("user", "host", "stranger"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(command, check=True)
@@ -64,6 +67,7 @@ class Container:
 
     def __init__(self, rig: Rig, host: Host, keys: Path, user: int = 0) -> None:
         self._rig, self._host, self._user = rig, host, user
+        self._image = keys.parent / "image"
         self._passwd = keys.parent / f"passwd.{user}"  # as an image has it
         others = [
             line for line in Path("/etc/passwd").read_text().splitlines() if ":0:0:" not in line
@@ -74,7 +78,7 @@ class Container:
         self._environment = {
             **os.environ,
             "SSH_KEYS_DIR": str(keys),
-            "SSHD_CONFIG": str(ROOT / "docker" / "sshd_config"),
+            "SSHD_CONFIG": str(self._image / "sshd_config"),
         }
 
     def argv(self, command: Sequence[str]) -> list[str]:
@@ -89,7 +93,9 @@ class Container:
                 "--bounding-set=-all --inh-caps=-all "
             )
         script += '"$@"'
-        return self._rig.argv(self._host, ["sh", "-euc", script, "sh", ENTRYPOINT, *command])
+        return self._rig.argv(
+            self._host, ["sh", "-euc", script, "sh", str(self._image / "entrypoint.sh"), *command]
+        )
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -187,7 +193,8 @@ def test_a_key_that_the_user_cannot_read_is_named(rig: Rig, keys: Path) -> None:
 
 
 def test_a_user_without_a_name_is_refused_with_what_to_do(rig: Rig, keys: Path) -> None:
-    command = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups", ENTRYPOINT]
+    entry_point = str(keys / "image" / "entrypoint.sh")
+    command = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups", entry_point]
     done = subprocess.run(
         rig.argv(rig.hosts[1], command), capture_output=True, text=True, timeout=30, check=False
     )
