@@ -67,7 +67,7 @@ class Container:
 
     def __init__(self, rig: Rig, host: Host, keys: Path, user: int = 0) -> None:
         self._rig, self._host, self._user = rig, host, user
-        self._image = keys.parent / "image"
+        self._image = next(place / "image" for place in keys.parents if (place / "image").is_dir())
         self._passwd = keys.parent / f"passwd.{user}"  # as an image has it
         others = [
             line for line in Path("/etc/passwd").read_text().splitlines() if ":0:0:" not in line
