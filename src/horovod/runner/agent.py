@@ -57,7 +57,7 @@ class Agent:
 
     def run(self) -> bool:
         """Takes the job, runs it to its end, reports; True when the workers ended by themselves."""
-        os.write(self._out, PREAMBLE)
+        self._outgoing += PREAMBLE
         self._send(["hello", list(host_facts())])
         job = self._receive_job()
         if job is not None:

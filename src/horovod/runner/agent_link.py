@@ -145,8 +145,10 @@ class RemoteAgentLink(AgentLink):
 
     def said(self) -> str:
         """What came on standard error: of ssh, the remote shell and the agent itself."""
-        self._words.seek(0)
-        return str(self._words.read(WORDS_BYTES).decode(errors="replace"))
+        size = os.fstat(self._words.fileno()).st_size
+        # ssh writes where this file's position is, so it is read without moving that.
+        tail = os.pread(self._words.fileno(), WORDS_BYTES, max(0, size - WORDS_BYTES))
+        return tail.decode(errors="replace")
 
     def wants_another_try(self) -> bool:
         """True unless it has spoken before, or ssh said that it is of no use."""
