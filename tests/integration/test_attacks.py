@@ -5,6 +5,7 @@ HVD_ATTACK_SECONDS=300 makes it last as long as that; the suite has a few second
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,7 @@ while time.monotonic() < end:
     time.sleep(0.005)
 print(count)
 """
+Way = Callable[[Rig, Path], list[subprocess.Popen[bytes]]]
 KINDS = ("garbage", "huge", "wrong key", "reflection", "replay", "slow", "half open")
 
 
@@ -132,24 +135,56 @@ def memory_of(pids: list[int]) -> int:
     return total
 
 
-def test_strangers_at_every_port_harm_nothing(tmp_path: Path) -> None:
-    with Rig(3) as rig:
-        command = [*LAUNCHER, *rig.ssh_flags(), "-np", "2", "-H", "node0:1,node1:1"]
-        job = rig.start(
-            rig.hosts[0],
-            *command,
-            *(sys.executable, "-c", JOB, str(tmp_path)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+def start_with_horovodrun(rig: Rig, folder: Path) -> list[subprocess.Popen[bytes]]:
+    command = [*LAUNCHER, *rig.ssh_flags(), "-np", "2", "-H", "node0:1,node1:1"]
+    return [start(rig, rig.hosts[0], command, folder, {})]
+
+
+def start_as_srun_does(rig: Rig, folder: Path) -> list[subprocess.Popen[bytes]]:
+    """Two tasks with the variables of a step, on two nodes; rank 0 serves the meeting."""
+    step = {
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_STEP_NODELIST": "node[0-1]",
+        "SLURM_LOCALID": "0",
+        "_HOROVOD_SECRET_KEY": base64.b64encode(os.urandom(32)).decode(),
+    }
+    return [
+        start(
+            rig, rig.hosts[i], [], folder, {**step, "SLURM_PROCID": str(i), "SLURM_NODEID": str(i)}
         )
+        for i in range(2)
+    ]
+
+
+def start(
+    rig: Rig, host: Host, before: list[str], folder: Path, variables: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    return rig.start(
+        host,
+        *before,
+        *(sys.executable, "-c", JOB, str(folder)),
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("way", [start_with_horovodrun, start_as_srun_does])
+def test_strangers_at_every_port_harm_nothing(tmp_path: Path, way: Way) -> None:
+    with Rig(3) as rig:
+        processes = way(rig, tmp_path)
         deadline = time.monotonic() + 60
         while len(pids := [p.read_text() for p in tmp_path.iterdir()]) < 2 or not all(pids):
-            assert time.monotonic() < deadline and job.poll() is None
+            assert time.monotonic() < deadline
+            assert all(process.poll() is None for process in processes)
             time.sleep(0.05)
         workers = [int(pid) for pid in pids]
         targets = [*listening(rig, rig.hosts[0]), *listening(rig, rig.hosts[1])]
-        assert len(targets) == 3, targets  # the store, and one port of each rank
-        watched = [*workers, job.pid]
+        assert len(targets) == 3, targets  # where ranks meet, and one port of each rank
+        watched = [*workers, *(process.pid for process in processes)]
         before = memory_of(watched)
         strangers = [
             rig.start(
@@ -164,13 +199,14 @@ def test_strangers_at_every_port_harm_nothing(tmp_path: Path) -> None:
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
-        out, err = job.communicate(timeout=60)
+        ends = [process.communicate(timeout=60) for process in processes]
+    out, err = ("".join(part.decode() for part in parts) for parts in zip(*ends, strict=True))
     print(f"{dict(zip(KINDS, counts, strict=True))}, memory grew by {growth >> 10} KiB")
     assert min(counts) > 0
-    assert job.returncode == 0, err.decode()
-    steps = [int(n) for n in re.findall(r"steps (\d+)", out.decode())]
+    assert [process.returncode for process in processes] == [0] * len(processes), err
+    steps = [int(n) for n in re.findall(r"steps (\d+)", out)]
     assert len(steps) == 2 and steps[0] == steps[1] and steps[0] > 100
     assert growth < GROWTH_LIMIT
-    # One line for each offender, of which there is one address, in each of the three processes.
-    complaints = [line for line in err.decode().splitlines() if rig.hosts[2].address in line]
+    # One line for each offender, of which there is one address, at each of the three ports.
+    complaints = [line for line in err.splitlines() if rig.hosts[2].address in line]
     assert 1 <= len(complaints) <= 3, complaints
