@@ -219,7 +219,8 @@ KNOBS: tuple[Knob, ...] = (
         "HOROVOD_START_TIMEOUT",
         "int",
         30,
-        "Seconds within which all processes of the job must have started and found each other.",
+        "Seconds within which all processes of the job must have started and found each other; "
+        "horovodrun gives one more for every two further hosts.",
         "start",
         flags=("--start-timeout",),
         minimum=1,

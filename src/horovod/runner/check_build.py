@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from typing import NamedTuple
 
 import horovod
+from horovod.runner.mpi_probe import LAUNCHERS
 
 
 class _Line(NamedTuple):
@@ -20,7 +22,6 @@ _FRAMEWORKS = (
     ("PyTorch", "torch", "horovod.torch"),
     ("MXNet", "mxnet", "horovod.mxnet"),
 )
-_CONTROLLERS = (_Line("MPI", False, "not available yet"), _Line("Gloo", True, "built in"))
 _OPERATIONS = (
     _Line("NCCL", False, "not available yet"),
     _Line("DDL", False, "discontinued"),
@@ -34,7 +35,7 @@ def check_build(verbose: bool = False) -> str:
     """The report; with `verbose` every line says why."""
     blocks = (
         ("Frameworks", tuple(_framework(*framework) for framework in _FRAMEWORKS)),
-        ("Controllers", _CONTROLLERS),
+        ("Controllers", (_mpi_controller(), _Line("Gloo", True, "built in"))),
         ("Tensor Operations", _OPERATIONS),
     )
     lines = [f"Horovod v{horovod.__version__}:"]
@@ -44,6 +45,13 @@ def check_build(verbose: bool = False) -> str:
             why = f" ({reason})" if verbose and reason else ""
             lines.append(f"    [{'X' if present else ' '}] {name}{why}")
     return "\n".join(lines)
+
+
+def _mpi_controller() -> _Line:
+    """Ranks can meet over MPI, for `--mpi`, where there is an mpirun; tensors travel as ever."""
+    found = next(filter(None, map(shutil.which, LAUNCHERS)), None)
+    reason = f"neither {' nor '.join(LAUNCHERS)} in PATH" if found is None else f"found {found}"
+    return _Line("MPI", found is not None, reason)
 
 
 def _framework(name: str, package: str, door: str) -> _Line:

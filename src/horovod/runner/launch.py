@@ -9,7 +9,7 @@ import sys
 
 import horovod
 from horovod.runner.cli import build_parser, parse_args, print_error
-from horovod.runner.plan import Plan, assign, choose_hosts, default_start_timeout
+from horovod.runner.plan import Plan, assign, choose_hosts, settle_start_timeout
 from horovod.runner.ssh import SshOptions
 
 __all__ = ["check_build", "parse_args", "run_commandline"]
@@ -78,7 +78,6 @@ def _check_gpu() -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from horovod.common.knobs import value_of
     from horovod.runner.driver import say_on_stderr
     from horovod.runner.knob_options import set_env_from_args
 
@@ -89,9 +88,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         hosts = choose_hosts(args.num_proc, args.hosts, args.hostfile, say_on_stderr)
     except OSError as error:
         raise ValueError(f"host file {args.hostfile}: {error.strerror}") from None
-    environment = {**os.environ, **variables}
-    if not environment.get("HOROVOD_START_TIMEOUT") and len(hosts) > 1:
-        variables["HOROVOD_START_TIMEOUT"] = str(default_start_timeout(len(hosts)))
+    start_timeout = settle_start_timeout(len(hosts), variables, os.environ)
     return Plan(
         num_proc=args.num_proc,
         hosts=hosts,
@@ -101,7 +98,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         output_directory=args.output_filename,
         timestamps=args.prefix_output_with_timestamp,
         verbose=args.verbose,
-        start_timeout=float(value_of("HOROVOD_START_TIMEOUT", {**os.environ, **variables})),
+        start_timeout=start_timeout,
         ssh=SshOptions(args.ssh_port, args.ssh_identity_file, bool(args.ssh_accept_new_host_keys)),
         interfaces=args.nics,
         uses_srun=args.uses_srun,

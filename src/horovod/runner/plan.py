@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from horovod.common.knobs import value_of
 from horovod.runner.hosts import (
     UNKNOWN_SLOTS,
     HostInfo,
@@ -113,9 +114,17 @@ def stays_here(name: bytes) -> bool:
     return _OF_ONE_HOST.fullmatch(name) is not None
 
 
-def default_start_timeout(hosts: int) -> int:
-    """Seconds for all of a job to come up: a large one takes longer."""
-    return START_SECONDS + (hosts - 1) // HOSTS_PER_SECOND
+def settle_start_timeout(
+    hosts: int, variables: dict[str, str], environment: Mapping[str, str]
+) -> float:
+    """Seconds for all of a job to come up. Where nobody has set them, `variables` gets a default.
+
+    A large job takes longer, so that grows with the number of hosts.
+    """
+    name = "HOROVOD_START_TIMEOUT"
+    if hosts > 1 and not (variables.get(name) or environment.get(name)):
+        variables[name] = str(START_SECONDS + (hosts - 1) // HOSTS_PER_SECOND)
+    return float(value_of(name, {**environment, **variables}))
 
 
 def job_of_host(

@@ -138,9 +138,8 @@ def _run(
     use_mpi: bool,
     mpi_args: str | None,
 ) -> list[Any]:
-    from horovod.common.knobs import value_of
     from horovod.runner.driver import say_on_stderr
-    from horovod.runner.plan import Plan, assign, choose_hosts
+    from horovod.runner.plan import Plan, assign, choose_hosts, settle_start_timeout
     from horovod.runner.run_job import run_job
 
     if num_proc < 1:
@@ -155,7 +154,7 @@ def _run(
         variables=variables,
         output_directory=output_filename,
         verbose=verbose,
-        start_timeout=float(value_of("HOROVOD_START_TIMEOUT", {**os.environ, **variables})),
+        start_timeout=settle_start_timeout(len(chosen), variables, os.environ),
         ssh=ssh,
         interfaces=interfaces,
     )

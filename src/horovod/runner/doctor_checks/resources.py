@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
+from horovod.runner.cores import cpu_quota
 from horovod.runner.doctor_checks.finding import OK, WARNING, Finding
 from horovod.runner.doctor_checks.here import GIB, Here
 
@@ -13,22 +14,10 @@ LEAST_PROCESSES = 1024
 LEAST_MEMORY = GIB // 2
 
 
-def cpu_quota(here: Here) -> float | None:
-    """Cores' worth of time that the cgroup allows; None for no limit."""
-    quotas = []
-    for text in here.cgroup_texts("cpu.max", "cpu", "cpu.cfs_quota_us"):
-        words = text.split()
-        # Version 1 has the period in another file; it is 100 ms unless somebody has changed it.
-        period = float(words[1]) if len(words) == 2 else 100_000.0
-        if words and words[0] not in ("max", "-1"):
-            quotas.append(float(words[0]) / period)
-    return min(quotas, default=None)
-
-
 def cores(here: Here) -> Finding:
     """How many cores this process may use, and whether a quota takes some of them back."""
     found = f"{here.affinity} usable of {here.online}"
-    quota = cpu_quota(here)
+    quota = cpu_quota(here.root)
     if quota is None:
         return Finding("cores", here.host, OK, found)
     found += f", the cgroup allows the time of {quota:g}"
