@@ -18,7 +18,14 @@ struct Config {
   bool dynamic_process_sets = false;
   bool stall_check = true;
   double stall_warning_seconds = 60.0;
-  double stall_shutdown_seconds = 0.0;  // 0: never
+  double stall_shutdown_seconds = 1800.0;    // 0: never
+  double straggler_share = 0.1;              // of the time; 0: never warn
+  std::int64_t flight_recorder_size = 2000;  // operations remembered; 0: off
+  std::string flight_recorder_dir;           // where dumps go; empty: nowhere
+  std::string timeline_path;                 // empty: off; DYNAMIC: when it is asked for
+  bool timeline_mark_cycles = false;
+  bool timeline_all_ranks = false;
+  std::int64_t timeline_max_mb = 1024;  // 0: no limit
   std::int64_t slot_bytes = 512 << 10;  // arena: size of one staging slot
   std::int32_t slots = 4;               // arena: staging slots per rank; at least 3
   std::int32_t log_level = 3;           // LogLevel: 0 trace ... 5 fatal

@@ -7,10 +7,12 @@
 #include <nanobind/stl/vector.h>
 #include <pthread.h>
 
+#include <cctype>
 #include <memory>
 #include <system_error>
 #include <unordered_map>
 
+#include "backends/native_table.h"
 #include "c_api/c_api.h"
 #include "c_api/process_engine.h"
 #include "engine/engine.h"
@@ -97,6 +99,13 @@ Config config_from(const nb::dict& values) {
   take(values, "stall_check", config.stall_check, known);
   take(values, "stall_warning_seconds", config.stall_warning_seconds, known);
   take(values, "stall_shutdown_seconds", config.stall_shutdown_seconds, known);
+  take(values, "straggler_share", config.straggler_share, known);
+  take(values, "flight_recorder_size", config.flight_recorder_size, known);
+  take(values, "flight_recorder_dir", config.flight_recorder_dir, known);
+  take(values, "timeline_path", config.timeline_path, known);
+  take(values, "timeline_mark_cycles", config.timeline_mark_cycles, known);
+  take(values, "timeline_all_ranks", config.timeline_all_ranks, known);
+  take(values, "timeline_max_mb", config.timeline_max_mb, known);
   take(values, "slot_bytes", config.slot_bytes, known);
   take(values, "slots", config.slots, known);
   take(values, "log_level", config.log_level, known);
@@ -139,6 +148,7 @@ void start(const nb::dict& config, const nb::dict& topology, std::map<Rank, int>
 void shutdown() {
   const std::shared_ptr<Engine> running = process_engine();
   if (!running) return;
+  install_dump_signal(0, -1);
   {
     const nb::gil_scoped_release release;
     running->stop();
@@ -249,8 +259,12 @@ nb::object wait(std::int64_t id) {
         const nb::gil_scoped_release release;
         done = running->wait(*handle);
       }
-      if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (!done && PyErr_CheckSignals() != 0) {
+        running->stop_waiting(*handle);
+        throw nb::python_error();
+      }
     }
+    running->stop_waiting(*handle);
   }
   handles().of.erase(id);
   if (!handle->status().is_ok()) raise(handle->status());
@@ -266,6 +280,109 @@ std::optional<Rank> next_connection_request() {
   if (!running) return std::nullopt;
   const nb::gil_scoped_release release;
   return running->links().next_request();
+}
+
+// --- Seeing and tuning ----------------------------------------------------------------------------
+
+double seconds(const auto& nanoseconds) { return static_cast<double>(nanoseconds.get()) * 1e-9; }
+
+nb::dict dict_of(const Histogram& histogram) {
+  const HistogramValues values = histogram.values();
+  std::uint64_t count = 0;
+  for (const std::uint64_t of_bucket : values.counts) count += of_bucket;
+  nb::dict dict;
+  dict["bounds"] = values.bounds;
+  dict["counts"] = values.counts;
+  dict["sum"] = values.sum;
+  dict["count"] = count;
+  return dict;
+}
+
+nb::dict by_kind(const std::array<Count, kCollectiveCount>& counts) {
+  nb::dict dict;
+  for (int kind = 0; kind < kCollectiveCount; ++kind) {
+    std::string name(name_of(static_cast<Collective>(kind)));
+    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    dict[name.c_str()] = counts[static_cast<std::size_t>(kind)].get();
+  }
+  return dict;
+}
+
+nb::dict metrics() {
+  const std::shared_ptr<Engine> running = engine();
+  const Metrics& metrics = running->metrics();
+  const auto counters = running->counters();
+  nb::dict dict;
+  dict["rank"] = running->topology().rank;
+  dict["size"] = running->topology().size;
+  dict["steps"] = metrics.steps.get();
+  dict["operations"] = by_kind(metrics.operations);
+  dict["bytes"] = by_kind(metrics.bytes);
+  for (const char* name : {"operations_submitted", "operations_in_flight", "queue_depth",
+                           "messages_sent", "flight_dumps"}) {
+    dict[name] = counters.at(name);
+  }
+  dict["operations_failed"] = metrics.failed.get();
+  dict["responses"] = metrics.responses.get();
+  dict["cache_hits"] = metrics.cache_hits.get();
+  dict["cache_misses"] = metrics.cache_misses.get();
+  dict["stalls"] = metrics.stalls.get();
+  dict["cycles"] = metrics.cycles.get();
+  dict["wait_seconds"] = seconds(metrics.wait_nanoseconds);
+  dict["data_wait_seconds"] = seconds(metrics.data_wait_nanoseconds);
+  dict["execution_seconds"] = dict_of(metrics.execution_seconds);
+  dict["negotiation_seconds"] = dict_of(metrics.negotiation_seconds);
+  dict["tensors_per_response"] = dict_of(metrics.tensors_per_response);
+  dict["response_bytes"] = dict_of(metrics.response_bytes);
+  dict["straggler_seconds"] = running->straggler_seconds();
+  return dict;
+}
+
+nb::dict tuning_sample() {
+  const std::shared_ptr<Engine> running = engine();
+  const Metrics& metrics = running->metrics();
+  nb::dict dict;
+  dict["bytes"] = metrics.global_bytes.get();
+  dict["steps"] = metrics.steps.get();
+  dict["cycles"] = metrics.cycles.get();
+  dict["seconds"] =
+      std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return dict;
+}
+
+bool wait_for_steps(std::uint64_t count, double timeout_seconds) {
+  const std::shared_ptr<Engine> running = process_engine();
+  if (!running) return false;
+  const nb::gil_scoped_release release;
+  return running->wait_for_steps(
+      count, std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_seconds * 1e9)));
+}
+
+void require(const Status& status) {
+  if (!status.is_ok()) raise(status);
+}
+
+void control_timeline(const std::string& path, bool mark_cycles) {
+  const std::shared_ptr<Engine> running = engine();
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = running->control_timeline(path, mark_cycles);
+  }
+  require(status);
+}
+
+bool next_stack_request() {
+  const std::shared_ptr<Engine> running = process_engine();
+  if (!running) return false;
+  const nb::gil_scoped_release release;
+  return running->stacks().next_request();
+}
+
+void provide_stacks(std::string text) {
+  if (const std::shared_ptr<Engine> running = process_engine()) {
+    running->stacks().provide(std::move(text));
+  }
 }
 
 std::optional<std::string> abort_text() {
@@ -313,4 +430,35 @@ NB_MODULE(_core, module) {
   module.def("urgent", &mark_urgent);
   module.def("process_sets", [] { return engine()->process_sets(); });
   module.def("counters", [] { return engine()->counters(); });
+
+  module.def("metrics", &metrics);
+  module.def("algorithm_table", [] { return algorithm_table_text(); });
+  module.def("tuning_sample", &tuning_sample);
+  module.def("wait_for_steps", &wait_for_steps, "count"_a, "timeout_seconds"_a);
+  module.def(
+      "set_parameters",
+      [](std::int64_t fusion_threshold_bytes, double cycle_time_ms, bool cache_enabled) {
+        require(engine()->set_parameters(fusion_threshold_bytes, cycle_time_ms, cache_enabled));
+      },
+      "fusion_threshold_bytes"_a, "cycle_time_ms"_a, "cache_enabled"_a);
+  module.def(
+      "set_clock",
+      [](double offset_micros, double error_micros) {
+        require(engine()->set_clock(offset_micros, error_micros));
+      },
+      "offset_micros"_a, "error_micros"_a);
+  module.def("control_timeline", &control_timeline, "path"_a, "mark_cycles"_a);
+  module.def("next_stack_request", &next_stack_request);
+  module.def("provide_stacks", &provide_stacks, "text"_a);
+  module.def(
+      "set_stack_handler",
+      [](int signal, int file) { engine()->stacks().set_handler(signal, Descriptor(file)); },
+      "signal"_a, "file"_a);
+  module.def(
+      "demand_flight_dump", [](const std::string& reason) { engine()->demand_dump(reason); },
+      "reason"_a);
+  module.def(
+      "install_dump_signal",
+      [](int signal) { return install_dump_signal(signal, engine()->wake_descriptor()); },
+      "signal"_a);
 }

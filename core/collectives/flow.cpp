@@ -66,6 +66,7 @@ Status drive(std::span<Flow* const> flows, WaitControl& wait) {
       if (!flow->done()) moved |= flow->advance();
       done &= flow->done();
     }
+    if (idle_since != Clock::time_point{} && moved) wait.data_wait.add(idle_since, Clock::now());
     if (done) return Status::ok();
     if (moved) {
       idle_since = {};

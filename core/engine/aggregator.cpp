@@ -116,6 +116,7 @@ void Aggregator::receive(const UpMessage& message, const Replica& replica, TimeP
     for (const UrgentMark& mark : message.urgent) s.receive(mark);
   }
   s.ready.shutdown = s.ready.shutdown || message.shutdown;
+  s.ready.timeline.insert(s.ready.timeline.end(), message.timeline.begin(), message.timeline.end());
 }
 
 UpMessage Aggregator::take(TimePoint now) {

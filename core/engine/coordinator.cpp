@@ -47,7 +47,8 @@ Coordinator::State::State(const Config& config_in, Rank world_size_in)
       cycle(cycle_time(config_in)),
       replica(world_size_in),
       advice(config_in.cache_capacity),
-      stall(config_in) {}
+      stall(config_in),
+      stragglers(config_in.straggler_share) {}
 
 Coordinator::Coordinator(const Config& config, Rank world_size)
     : state_(std::make_unique<State>(config, world_size)) {}
@@ -58,7 +59,7 @@ void Coordinator::receive(const UpMessage& message, TimePoint now) {
   State& s = *state_;
   if (s.ended) return;
   for (const Announcement& a : message.announcements) s.receive(a, now);
-  for (const UrgentMark& mark : message.urgent) s.receive(mark);
+  for (const UrgentMark& mark : message.urgent) s.receive(mark, now);
   s.shutdown_wanted = s.shutdown_wanted || message.shutdown;
 }
 
@@ -98,14 +99,35 @@ std::optional<std::string> Coordinator::take_stall_warning(TimePoint now) {
   if (s.ended || incomplete.empty()) return std::nullopt;
   const auto due = s.stall.report_due(incomplete.front().since);
   if (!due || now < *due) return std::nullopt;
-  while (!incomplete.empty() && incomplete.front().since + s.stall.warning_time() <= now) {
+  while (!incomplete.empty() && incomplete.front().since + s.stall.worth_reporting() <= now) {
     s.pending.move(incomplete.front(), Stage::kReported);
   }
   s.stall.reported(now);
   return s.stall.warning_text(s.stalled(now));
 }
 
+std::vector<StalledOperation> Coordinator::stalled_operations(TimePoint now) const {
+  std::vector<StalledOperation> operations;
+  for (const Pending* p : state_->overdue(now)) {
+    const Request& request = p->request();
+    operations.push_back(
+        {request.process_set, request.name, request.kind, p->announced, state_->missing_from(*p)});
+  }
+  return operations;
+}
+
 std::optional<std::string> Coordinator::take_warning() { return state_->advice.take(); }
+
+Stragglers& Coordinator::stragglers() { return state_->stragglers; }
+
+void Coordinator::set_parameters(std::int64_t fusion_threshold_bytes, double cycle_time_ms,
+                                 bool cache_enabled) {
+  State& s = *state_;
+  s.config.fusion_threshold_bytes = fusion_threshold_bytes;
+  s.config.cycle_time_ms = cycle_time_ms;
+  s.cycle = cycle_time(s.config);
+  s.cache_enabled = cache_enabled;
+}
 
 // --- Announcements -------------------------------------------------------------------------------
 
@@ -143,14 +165,23 @@ void Coordinator::State::receive(const Announcement& a, TimePoint now) {
     return reject(name, duplicate_text(name, a.ranks.intersection(known->announced)));
   }
   Pending& p = known ? *known : open(request, shared, now);
+  const TimePoint others_there = known ? p.latest : now;
+  p.latest = now;
   p.add(known ? request : p.request(), std::move(shared), a.ranks);
+  if (a.urgent && !p.urgent) p.urgent_since = now;
   p.urgent = p.urgent || a.urgent;
-  if (is_complete(p, *members)) complete(p, now);
+  if (!is_complete(p, *members)) return;
+  if (request.process_set == kGlobalProcessSet && known) {
+    const auto blocked_since = p.urgent ? std::optional(p.urgent_since) : std::nullopt;
+    stragglers.completed(a.ranks, others_there, blocked_since, now);
+  }
+  complete(p, now);
 }
 
-void Coordinator::State::receive(const UrgentMark& mark) {
+void Coordinator::State::receive(const UrgentMark& mark, TimePoint now) {
   Pending* p = pending.find({mark.process_set, mark.name});
   if (p == nullptr) return;  // executed meanwhile
+  if (!p->urgent) p->urgent_since = now;
   p->urgent = true;
   if (p->stage == Stage::kReady) flush_now = true;
 }

@@ -19,6 +19,8 @@
 #include <vector>
 
 #include "base/config.h"
+#include "engine/stall_report.h"
+#include "engine/stragglers.h"
 #include "wire/messages.h"
 
 namespace hvd {
@@ -42,9 +44,18 @@ class Coordinator {
 
   // A stall report that has fallen due since the last call, in the text of spec 4.8, or nullopt.
   std::optional<std::string> take_stall_warning(TimePoint now);
+  // What that report is about.
+  std::vector<StalledOperation> stalled_operations(TimePoint now) const;
 
   // Something the user should know (the response cache is too small), once each, or nullopt.
   std::optional<std::string> take_warning();
+
+  // Who is waited for. `step`: a training step begins.
+  Stragglers& stragglers();
+
+  // From now on. Without the cache, ids are given up as soon as nobody uses them.
+  void set_parameters(std::int64_t fusion_threshold_bytes, double cycle_time_ms,
+                      bool cache_enabled);
 
  private:
   struct State;

@@ -38,6 +38,7 @@ void Coordinator::State::flush() {
   ready_bytes = 0;
   ready_groups = 0;
   flush_now = false;
+  if (!cache_enabled) give_up_cache();
 }
 
 std::vector<std::vector<std::size_t>> Coordinator::State::plan() const {
@@ -93,6 +94,7 @@ std::optional<ResponseItem> Coordinator::State::cached_item(Pending& p, EvictEnt
 // Only ids that nobody has pending are in the order, so no rank that was heard loses its
 // announcement.
 bool Coordinator::State::make_room(EvictEntry& evicted, std::size_t assigned) {
+  if (!cache_enabled) return false;
   const auto capacity = static_cast<std::size_t>(std::max<std::int64_t>(0, config.cache_capacity));
   while (replica.cache_size() + assigned - evicted.ids.size() >= capacity) {
     const auto id = eviction_order.oldest();
@@ -117,18 +119,40 @@ std::optional<TimePoint> Coordinator::State::shutdown_due() const {
   return std::nullopt;
 }
 
-std::vector<StalledTensor> Coordinator::State::stalled(TimePoint now) const {
-  std::vector<StalledTensor> tensors;
+std::vector<const Pending*> Coordinator::State::overdue(TimePoint now) const {
+  std::vector<const Pending*> found;
   for (const Stage stage : {Stage::kReported, Stage::kIncomplete}) {
     for (const Pending& p : pending.at(stage)) {
-      if (p.since + stall.warning_time() > now) break;
-      RankSet missing = *replica.member_ranges(p.name().process_set);
-      missing.remove(p.announced);
-      if (p.name().process_set == kGlobalProcessSet) missing.remove(joined);
-      tensors.push_back({p.name().name, std::move(missing), now - p.since});
+      if (p.since + stall.worth_reporting() > now) break;
+      found.push_back(&p);
     }
   }
+  return found;
+}
+
+RankSet Coordinator::State::missing_from(const Pending& p) const {
+  RankSet missing = *replica.member_ranges(p.name().process_set);
+  missing.remove(p.announced);
+  if (p.name().process_set == kGlobalProcessSet) missing.remove(joined);
+  return missing;
+}
+
+std::vector<StalledTensor> Coordinator::State::stalled(TimePoint now) const {
+  std::vector<StalledTensor> tensors;
+  for (const Pending* p : overdue(now)) {
+    tensors.push_back({p->name().name, missing_from(*p), now - p->since});
+  }
   return tensors;
+}
+
+// Ids that somebody has pending stay: their announcements were made by them.
+void Coordinator::State::give_up_cache() {
+  EvictEntry evicted;
+  while (const auto id = eviction_order.oldest()) {
+    eviction_order.hold(*id);
+    evicted.ids.push_back(*id);
+  }
+  if (!evicted.ids.empty()) append(std::move(evicted));
 }
 
 }  // namespace hvd

@@ -29,7 +29,7 @@ struct Coordinator::State {
 
   // Announcements
   void receive(const Announcement& a, TimePoint now);
-  void receive(const UrgentMark& mark);
+  void receive(const UrgentMark& mark, TimePoint now);
   void receive_join(const RankSet& ranks, TimePoint now);
   Pending& open(const Request& request, std::shared_ptr<const Request> shared, TimePoint now);
   bool is_complete(const Pending& pending, const RankSet& members) const;
@@ -54,12 +54,15 @@ struct Coordinator::State {
   void execute(Members members);
   std::optional<ResponseItem> cached_item(Pending& pending, EvictEntry& evicted);
   bool make_room(EvictEntry& evicted, std::size_t assigned);
+  void give_up_cache();
   void append(LogEntry entry);
   void end(std::string text);
 
   // Stall
   std::optional<TimePoint> shutdown_due() const;
   std::vector<StalledTensor> stalled(TimePoint now) const;
+  std::vector<const Pending*> overdue(TimePoint now) const;
+  RankSet missing_from(const Pending& pending) const;
 
   Config config;
   Rank world_size;
@@ -69,6 +72,8 @@ struct Coordinator::State {
   EvictionOrder eviction_order;
   CacheAdvice advice;
   StallClock stall;
+  Stragglers stragglers;
+  bool cache_enabled = true;
   CacheId next_id = 0;
   ProcessSetId highest_set = 0;  // that ever existed
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <memory>
 
-#include "transport/descriptor.h"
+#include "base/descriptor.h"
 #include "transport/region.h"
 
 namespace hvd {

@@ -28,6 +28,7 @@ constexpr std::size_t kSmallWork = 64 << 10;
 constexpr std::chrono::milliseconds kWaitSlice{500};
 constexpr std::chrono::seconds kLeaveTime{10};
 constexpr char kGoodbye = 'G';
+constexpr const char* kDynamicTimeline = "DYNAMIC";  // nothing is recorded until somebody asks
 
 std::map<Rank, std::unique_ptr<Region>> map_regions(const std::map<Rank, int>& files,
                                                     const Config& config) {
@@ -148,6 +149,7 @@ Engine::Engine(EngineParts parts)
     : config_(std::move(parts.config)),
       topology_(std::move(parts.topology)),
       state_(host_has_core_for_each_rank(topology_)),
+      instruments_(static_cast<std::size_t>(config_.flight_recorder_size)),
       regions_(map_regions(parts.regions, config_)),
       doorbells_(own(parts.doorbells), regions_, topology_.rank),
       host_peers_(std::make_unique<HostPeers>(parts.host_sockets)),
@@ -155,9 +157,12 @@ Engine::Engine(EngineParts parts)
       links_(topology_, state_),
       arena_(make_arena(config_, topology_, regions_, state_)),
       executor_(make_backends(config_, topology_, arena_.get(), links_, state_), table_, state_,
-                *arena_, no_core_to_spare(topology_)),
+                *arena_, no_core_to_spare(topology_), instruments_),
+      stacks_([this] { doorbells_.ring_self(); }),
+      dumps_(config_, topology_, instruments_, table_, stacks_,
+             [this] { return negotiator_.process_sets(); }),
       negotiator_(config_, topology_, subtree_of(topology_, parts.children), tree_, inbox_, table_,
-                  executor_, state_),
+                  executor_, state_, {instruments_, dumps_, steps_, timeline_control_}),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
   if (!epoll_ || !timer_) throw std::system_error(errno, std::generic_category(), "epoll, timerfd");
@@ -168,6 +173,8 @@ Engine::Engine(EngineParts parts)
   for (const int fd : host_peers_->descriptors()) watch(fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
   for (const int fd : tree_.descriptors()) watch(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
   descriptors_.push_back(epoll_.get());
+  // Before anything can be announced, so that it shows from the beginning.
+  if (!clocks_matter()) timeline_status_ = begin_timeline();
   const AllSignalsBlocked inherited;
   try {
     execution_thread_ = std::thread([this] { execution_thread(); });
@@ -207,12 +214,14 @@ Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
   auto created = std::make_shared<Handle>(submission.requests.size());
   std::vector<std::shared_ptr<Operation>> operations;
   operations.reserve(submission.requests.size());
+  const auto now = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < submission.requests.size(); ++i) {
     auto operation = std::make_shared<Operation>();
     operation->request = std::move(submission.requests[i]);
     operation->tensor = std::move(submission.tensors[i]);
     operation->handle = created;
     operation->index = i;
+    operation->submitted = now;
     if (operation->tensor.output == nullptr && !operation->tensor.allocate) {
       // The handle outlives the execution: the operation holds it.
       operation->tensor.allocate = [this, result = &created->results[i]](const Shape&,
@@ -228,6 +237,7 @@ Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
   }
   Status status = table_.add(operations);
   if (!status.is_ok()) return status;
+  for (const auto& operation : operations) operation->serial = record(*operation);
   created->operations.assign(operations.begin(), operations.end());
   created->urgent = submission.urgent;
   const bool will_wait = submission.urgent && !submission.on_done;
@@ -238,6 +248,21 @@ Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
   // Done already: the caller may never come to `wait`, which would do this.
   if (will_wait && handle->is_done()) stop_helping();
   return Status::ok();
+}
+
+std::uint64_t Engine::record(const Operation& operation) {
+  const Request& request = operation.request;
+  FlightRecord record;
+  record.process_set = request.process_set;
+  record.name = request.name;
+  record.kind = request.kind;
+  record.dtype = request.dtype;
+  record.op = request.op;
+  record.root = request.root;
+  record.shape = request.shape;
+  record.group = request.group;
+  record.submitted = operation.submitted;
+  return instruments_.recorder.submitted(std::move(record));
 }
 
 void Engine::mark_urgent(Handle& handle) {
@@ -253,15 +278,32 @@ void Engine::mark_urgent(Handle& handle) {
 
 bool Engine::wait(Handle& handle) {
   if (handle.is_done()) {
+    stop_waiting(handle);
     stop_helping();
     return true;
   }
+  const auto began = std::chrono::steady_clock::now();
   state_.caller_blocks();
   mark_urgent(handle);
   help(handle);
-  const bool done = handle.is_done() || handle.sleep(kWaitSlice);
+  const bool done = handle.is_done() || sleep(handle, began);
+  if (done) stop_waiting(handle);
   state_.caller_returns();
+  const auto ended = std::chrono::steady_clock::now();
+  instruments_.metrics.wait_nanoseconds.add(nanoseconds_between(began, ended));
+  if (instruments_.timeline.active()) {
+    instruments_.timeline.record(WaitTrace{began, ended, ::gettid(), ""});
+  }
   return done;
+}
+
+bool Engine::sleep(Handle& handle, std::chrono::steady_clock::time_point began) {
+  if (!handle.blocks_caller.exchange(true)) dumps_.blocked().enter(handle, began);
+  return handle.sleep(kWaitSlice);
+}
+
+void Engine::stop_waiting(Handle& handle) {
+  if (handle.blocks_caller.exchange(false)) dumps_.blocked().leave(handle);
 }
 
 namespace {
@@ -442,11 +484,55 @@ bool Engine::may_leave() {
 
 void Engine::stop() {
   const std::lock_guard lock(stop_mutex_);
+  stacks_.end();
   stop_requested_.store(true);
   inbox_.put_shutdown();
   doorbells_.ring_self();
   if (negotiation_thread_.joinable()) negotiation_thread_.join();
   if (execution_thread_.joinable()) execution_thread_.join();
+  instruments_.timeline.stop();
+}
+
+// --- Seeing and tuning ----------------------------------------------------------------------------
+
+bool Engine::clocks_matter() const {
+  return config_.timeline_all_ranks && topology_.hosts.size() > 1;
+}
+
+Status Engine::begin_timeline() {
+  if (config_.timeline_path.empty() || config_.timeline_path == kDynamicTimeline) {
+    return Status::ok();
+  }
+  return negotiator_.begin_timeline(config_.timeline_path, config_.timeline_mark_cycles);
+}
+
+Status Engine::set_clock(double offset_micros, double error_micros) {
+  const std::lock_guard role(negotiation_role_);
+  negotiator_.set_clock(offset_micros, error_micros);
+  return clocks_matter() ? begin_timeline() : timeline_status_;
+}
+
+Status Engine::control_timeline(const std::string& path, bool mark_cycles) {
+  if (!state_.is_running()) return state_.status();
+  const std::uint64_t number = timeline_control_.open();
+  inbox_.put(TimelineCommand{topology_.rank, number, path, mark_cycles});
+  negotiate(false);
+  return timeline_control_.wait(number);
+}
+
+Status Engine::set_parameters(std::int64_t fusion_threshold_bytes, double cycle_time_ms,
+                              bool cache_enabled) {
+  if (!negotiator_.is_root()) {
+    return Status::invalid_argument("Parameters are set on rank 0, for all ranks.");
+  }
+  const std::lock_guard role(negotiation_role_);
+  negotiator_.set_parameters(fusion_threshold_bytes, cycle_time_ms, cache_enabled);
+  return Status::ok();
+}
+
+void Engine::demand_dump(const std::string& reason) {
+  dumps_.demand(reason);
+  doorbells_.ring_self();
 }
 
 std::map<ProcessSetId, std::vector<Rank>> Engine::process_sets() const {
@@ -457,12 +543,20 @@ std::shared_ptr<const std::vector<Rank>> Engine::members_of(ProcessSetId set) co
   return negotiator_.members_of(set);
 }
 
+std::uint64_t Engine::executed_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Count& of_kind : instruments_.metrics.bytes) bytes += of_kind.get();
+  return bytes;
+}
+
 std::map<std::string, std::uint64_t> Engine::counters() const {
   return {
       {"operations_submitted", table_.added()},
       {"operations_in_flight", table_.size()},
-      {"responses_executed", executor_.executed()},
-      {"bytes_executed", executor_.executed_bytes()},
+      {"responses_executed", instruments_.metrics.responses.get()},
+      {"bytes_executed", executed_bytes()},
+      {"queue_depth", executor_.queued()},
+      {"flight_dumps", dumps_.written()},
       {"messages_sent", tree_.messages_sent()},
       {"doorbells_rung", doorbells_.rung()},
       {"output_bytes_allocated", output_bytes_allocated_.load(std::memory_order_relaxed)},

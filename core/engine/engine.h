@@ -21,9 +21,14 @@
 #include "engine/data_links.h"
 #include "engine/doorbells.h"
 #include "engine/executor.h"
+#include "engine/flight_dumps.h"
 #include "engine/inbox.h"
+#include "engine/instruments.h"
 #include "engine/job_state.h"
 #include "engine/negotiator.h"
+#include "engine/stack_source.h"
+#include "engine/step_counter.h"
+#include "engine/timeline_control.h"
 #include "engine/tree.h"
 #include "transport/arena.h"
 #include "transport/region.h"
@@ -67,6 +72,9 @@ class Engine {
   // Helps, then sleeps. Returns whether it is done: false after a signal or half a second.
   bool wait(Handle& handle);
 
+  // The caller of `wait` will not come back before it is done.
+  void stop_waiting(Handle& handle);
+
   // Ends the job on all ranks, or this rank's part of an aborted one; joins the threads. Idempotent.
   void stop();
 
@@ -77,7 +85,31 @@ class Engine {
   // Its members in ascending order; nullptr when there is no such set.
   std::shared_ptr<const std::vector<Rank>> members_of(ProcessSetId set) const;
   const Topology& topology() const { return topology_; }
+  // Single values of what the engine has done; see also `metrics`.
   std::map<std::string, std::uint64_t> counters() const;
+  const Metrics& metrics() const { return instruments_.metrics; }
+  // At the root: seconds that the others waited for each rank over the last window.
+  std::map<Rank, double> straggler_seconds() const { return negotiator_.straggler_seconds(); }
+
+  // At the start: how this rank's clock differs from rank 0's. Whether the timeline of the configuration could be
+  // begun: where ranks of several hosts write one it begins now, else it has begun with the engine.
+  Status set_clock(double offset_micros, double error_micros);
+  // From any rank, for all; an empty path ends it. Blocks until it is so.
+  Status control_timeline(const std::string& path, bool mark_cycles);
+
+  // Until `count` training steps have begun; false: out of time, or the job has ended.
+  bool wait_for_steps(std::uint64_t count, std::chrono::nanoseconds limit) {
+    return steps_.wait(count, limit);
+  }
+  // At the root only; other ranks are told to ask there.
+  Status set_parameters(std::int64_t fusion_threshold_bytes, double cycle_time_ms,
+                        bool cache_enabled);
+
+  StackSource& stacks() { return stacks_; }
+  // Writes the flight recorder's dump soon, with stacks. Safe from any thread.
+  void demand_dump(const std::string& reason);
+  // For a signal handler: makes this descriptor readable after `note_dump_signal`.
+  int wake_descriptor() const { return doorbells_.own_descriptor(); }
 
   // In the child after fork: gives back the descriptors, so that a peer still sees this process's end.
   void close_in_child();
@@ -87,6 +119,11 @@ class Engine {
 
   void negotiate(bool helping);
   void help(const Handle& handle);
+  bool sleep(Handle& handle, std::chrono::steady_clock::time_point began);
+  std::uint64_t record(const Operation& operation);
+  bool clocks_matter() const;
+  Status begin_timeline();
+  std::uint64_t executed_bytes() const;
   void stop_helping();
   void leave_rest_to_thread();
   void negotiation_thread();
@@ -100,6 +137,7 @@ class Engine {
   Config config_;
   Topology topology_;
   JobState state_;
+  Instruments instruments_;
   std::map<Rank, std::unique_ptr<Region>> regions_;
   Doorbells doorbells_;
   std::unique_ptr<HostPeers> host_peers_;
@@ -109,6 +147,11 @@ class Engine {
   OperationTable table_;
   Inbox inbox_;
   Executor executor_;
+  StackSource stacks_;
+  FlightDumps dumps_;
+  StepCounter steps_;
+  TimelineControl timeline_control_;
+  Status timeline_status_;
   Negotiator negotiator_;
   std::mutex negotiation_role_;
 

@@ -18,12 +18,13 @@ constexpr std::chrono::milliseconds kLookAtPeers{5};
 }  // namespace
 
 Executor::Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTable& table,
-                   JobState& state, const Arena& arena, bool patient)
+                   JobState& state, const Arena& arena, bool patient, Instruments& instruments)
     : backends_(std::move(backends)),
       table_(table),
       state_(state),
       arena_(arena),
-      patient_(patient) {}
+      patient_(patient),
+      instruments_(instruments) {}
 
 void Executor::queue(QueuedWork work, bool wake) {
   {
@@ -148,9 +149,15 @@ Status Executor::execute(Work& work) {
 void Executor::run_one(QueuedWork& item) {
   const FloatModeScope mode(FE_DFL_ENV);  // a caller who helps may be a framework's thread
   item.work.members = item.members.get();
+  const auto started = std::chrono::steady_clock::now();
+  for (const auto& operation : item.operations) {
+    if (operation != nullptr) instruments_.recorder.started(operation->serial, started);
+  }
+  state_.data_wait = {};
   const Status status = execute(item.work);
-  executed_.fetch_add(1, std::memory_order_relaxed);
-  executed_bytes_.fetch_add(item.bytes, std::memory_order_relaxed);
+  const auto finished = std::chrono::steady_clock::now();
+  measure(item, status, started, finished);
+  if (instruments_.timeline.active()) trace(item, started, finished);
   for (std::size_t i = 0; i < item.operations.size(); ++i) {
     Operation* operation = item.operations[i].get();
     if (operation == nullptr) continue;
@@ -163,6 +170,47 @@ void Executor::run_one(QueuedWork& item) {
   }
   const std::lock_guard lock(queue_mutex_);
   running_.store(false, std::memory_order_relaxed);
+}
+
+// Before the caller can know that its operation is done: what it then reads has it.
+void Executor::measure(const QueuedWork& item, const Status& status,
+                       std::chrono::steady_clock::time_point started,
+                       std::chrono::steady_clock::time_point finished) {
+  for (const auto& operation : item.operations) {
+    if (operation != nullptr) {
+      instruments_.recorder.finished(operation->serial, finished, status.text());
+    }
+  }
+  Metrics& metrics = instruments_.metrics;
+  const auto kind = static_cast<std::size_t>(item.work.kind);
+  metrics.responses.add();
+  metrics.operations[kind].add(item.operations.size());
+  metrics.bytes[kind].add(item.bytes);
+  if (item.work.process_set == kGlobalProcessSet) metrics.global_bytes.add(item.bytes);
+  metrics.execution_seconds.add(nanoseconds_between(started, finished));
+  metrics.tensors_per_response.add(item.operations.size());
+  metrics.response_bytes.add(item.bytes);
+  metrics.data_wait_nanoseconds.add(static_cast<std::uint64_t>(state_.data_wait.total.count()));
+}
+
+void Executor::trace(const QueuedWork& item, std::chrono::steady_clock::time_point started,
+                     std::chrono::steady_clock::time_point finished) {
+  for (const auto& operation : item.operations) {
+    if (operation == nullptr) continue;
+    const Request& request = operation->request;
+    TraceExecuted what;
+    what.started = started;
+    what.finished = finished;
+    what.wait_began = state_.data_wait.began;
+    what.waited = state_.data_wait.total;
+    what.dtype = request.dtype;
+    what.shape = request.shape;
+    what.bytes = element_count(request.shape) * static_cast<std::int64_t>(size_of(request.dtype));
+    what.fused = static_cast<std::int32_t>(item.operations.size());
+    what.response = item.work.sequence;
+    instruments_.timeline.record(
+        TensorTrace{finished, request.process_set, request.name, request.kind, std::move(what)});
+  }
 }
 
 }  // namespace hvd

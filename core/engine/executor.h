@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "engine/instruments.h"
 #include "engine/job_state.h"
 #include "engine/operation_table.h"
 #include "transport/arena.h"
@@ -30,7 +31,7 @@ class Executor {
   // `backends` in order of preference. `patient`: this host has no core to spare, so what nobody waits
   // for yet may wait.
   Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTable& table, JobState& state,
-           const Arena& arena, bool patient);
+           const Arena& arena, bool patient, Instruments& instruments);
 
   // Appends; wakes the executor's thread if `wake` (a caller who helps takes it without).
   void queue(QueuedWork work, bool wake);
@@ -47,20 +48,25 @@ class Executor {
   void close();
   bool is_idle() const;
 
-  std::uint64_t executed() const { return executed_.load(std::memory_order_relaxed); }
-  std::uint64_t executed_bytes() const { return executed_bytes_.load(std::memory_order_relaxed); }
+  std::size_t queued() const { return waiting_.load(std::memory_order_relaxed); }
 
  private:
   std::optional<QueuedWork> pop();
   void run_one(QueuedWork& item);
   void wait_for_work(std::unique_lock<std::mutex>& lock);
   Status execute(Work& work);
+  void measure(const QueuedWork& item, const Status& status,
+               std::chrono::steady_clock::time_point started,
+               std::chrono::steady_clock::time_point finished);
+  void trace(const QueuedWork& item, std::chrono::steady_clock::time_point started,
+             std::chrono::steady_clock::time_point finished);
 
   std::vector<std::unique_ptr<Backend>> backends_;
   OperationTable& table_;
   JobState& state_;
   const Arena& arena_;
   const bool patient_;
+  Instruments& instruments_;
 
   std::mutex role_;  // the execution role
   mutable std::mutex queue_mutex_;
@@ -71,8 +77,6 @@ class Executor {
   bool closed_ = false;
   bool hurry_ = false;  // somebody asks for what is queued
   std::chrono::steady_clock::time_point waiting_since_;
-  std::atomic<std::uint64_t> executed_{0};
-  std::atomic<std::uint64_t> executed_bytes_{0};
 };
 
 }  // namespace hvd

@@ -62,8 +62,8 @@ Status MessageStream::queue(const Message& message) {
 // The order of announcements and of entries is kept; marks and the wish to shut down go last.
 Status MessageStream::queue_halves(const Message& message) {
   if (const auto* up = std::get_if<UpMessage>(&message); up && up->announcements.size() > 1) {
-    UpMessage front{up->announcements, {}, false};
-    UpMessage back{take_back_half(front.announcements), up->urgent, up->shutdown};
+    UpMessage front{up->announcements, {}, false, {}};
+    UpMessage back{take_back_half(front.announcements), up->urgent, up->shutdown, up->timeline};
     const Status status = queue(Message(std::move(front)));
     return status.is_ok() ? queue(Message(std::move(back))) : status;
   }

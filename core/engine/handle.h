@@ -48,6 +48,7 @@ class Handle {
   std::vector<Result> results;
   std::vector<std::weak_ptr<Operation>> operations;  // what it stands for, while in flight
   std::atomic<bool> urgent{false};                   // somebody waits for it, and the root knows
+  std::atomic<bool> blocks_caller{false};            // somebody sleeps for it, and may again
   std::int64_t value = 0;                            // join: last rank; add_process_set: id
   // For callers that do not wait: called once, when it is done, on whatever thread ends the last
   // operation; must be quick and must not block. Set before the submission.

@@ -16,6 +16,7 @@ class Inbox {
     std::vector<std::shared_ptr<Operation>> operations;
     std::vector<bool> urgent;  // parallel to `operations`
     std::vector<UrgentMark> marks;
+    std::vector<TimelineCommand> timeline;
     bool shutdown = false;
   };
 
@@ -31,6 +32,12 @@ class Inbox {
   void put(UrgentMark mark) {
     const std::lock_guard lock(mutex_);
     content_.marks.push_back(std::move(mark));
+    waiting_.store(true, std::memory_order_seq_cst);
+  }
+
+  void put(TimelineCommand command) {
+    const std::lock_guard lock(mutex_);
+    content_.timeline.push_back(std::move(command));
     waiting_.store(true, std::memory_order_seq_cst);
   }
 

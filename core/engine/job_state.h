@@ -6,9 +6,9 @@
 #include <mutex>
 #include <string>
 
+#include "base/descriptor.h"
 #include "base/status.h"
 #include "base/types.h"
-#include "transport/descriptor.h"
 #include "transport/wait_control.h"
 
 namespace hvd {

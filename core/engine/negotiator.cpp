@@ -29,7 +29,8 @@ std::size_t bytes_of(const Request& request) {
 }  // namespace
 
 Negotiator::Negotiator(const Config& config, const Topology& topology, RankSet subtree, Tree& tree,
-                       Inbox& inbox, OperationTable& table, Executor& executor, JobState& state)
+                       Inbox& inbox, OperationTable& table, Executor& executor, JobState& state,
+                       Observers observers)
     : config_(config),
       topology_(topology),
       tree_(tree),
@@ -37,6 +38,7 @@ Negotiator::Negotiator(const Config& config, const Topology& topology, RankSet s
       table_(table),
       executor_(executor),
       state_(state),
+      observers_(observers),
       replica_(topology.size) {
   if (tree.is_root()) {
     coordinator_.emplace(config, topology.size);
@@ -55,6 +57,7 @@ void Negotiator::progress(TimePoint now, bool helping) {
     spread_abort();
     return;
   }
+  answer_inquiries(now);
   UpMessage own = take_submissions();
   if (!own.empty()) pass_up(std::move(own), now);
   tree_.receive([this](Rank from, Message&& message) { receive(from, std::move(message)); });
@@ -74,6 +77,7 @@ void Negotiator::progress(TimePoint now, bool helping) {
 
 void Negotiator::decide(TimePoint now) {
   if (coordinator_) {
+    decide_timeline();
     append(coordinator_->take_entries(now));
     report_warnings(now);
     return;
@@ -112,6 +116,7 @@ UpMessage Negotiator::take_submissions() {
     return message;
   }
   message.urgent = std::move(content.marks);
+  message.timeline = std::move(content.timeline);
   message.shutdown = content.shutdown;
   message.announcements.reserve(content.operations.size());
   for (std::size_t i = 0; i < content.operations.size(); ++i) {
@@ -138,13 +143,19 @@ void Negotiator::announce(Operation& operation, bool urgent, UpMessage& message)
       operation.request.cacheable ? replica_.find(operation.request) : std::nullopt;
   if (operation.announced_id) {
     announcement.what = *operation.announced_id;
+    observers_.instruments.metrics.cache_hits.add();
   } else {
     announcement.what = operation.request;
+    observers_.instruments.metrics.cache_misses.add();
   }
+  observers_.instruments.recorder.announced(operation.serial);
+  if (aggregator_) trace(operation.request, TraceAnnounced{topology_.rank, 1});
 }
 
 void Negotiator::pass_up(UpMessage&& message, TimePoint now) {
   if (coordinator_) {
+    trace_announcements(message, now);
+    std::ranges::move(message.timeline, std::back_inserter(timeline_commands_));
     coordinator_->receive(message, now);
   } else {
     aggregator_->receive(message, replica_, now);
@@ -161,6 +172,15 @@ void Negotiator::receive(Rank from, Message&& message) {
       log(LogLevel::kDebug, "abort received from rank " + std::to_string(from));
     }
     spread_abort();
+  } else if (auto* inquiry = std::get_if<InquiryMessage>(&message)) {
+    tree_.send_down(*inquiry);
+    observers_.dumps.answer(*inquiry, now_);
+  } else if (auto* answer = std::get_if<AnswerMessage>(&message)) {
+    if (coordinator_) {
+      inquiry_.receive(std::move(*answer));
+    } else {
+      tree_.send_up(*answer);
+    }
   }
 }
 
@@ -170,7 +190,16 @@ void Negotiator::append(std::vector<LogEntry>&& entries) {
   tree_.send_down(message);
   // The children get it before this rank begins to execute: they may be what it waits for.
   tree_.flush(helping_ && state_.may_spin());
-  for (const LogEntry& entry : message.entries) apply(entry);
+  bool executes = false;
+  for (const LogEntry& entry : message.entries) {
+    executes |= std::holds_alternative<ExecuteEntry>(entry);
+    apply(entry);
+  }
+  if (!coordinator_ || !executes) return;
+  observers_.instruments.metrics.cycles.add();
+  if (observers_.instruments.timeline.marks_cycles()) {
+    observers_.instruments.timeline.record(CycleTrace{now_});
+  }
 }
 
 void Negotiator::apply(const LogEntry& entry) {
@@ -189,6 +218,7 @@ void Negotiator::apply(const ExecuteEntry& entry) {
   const std::uint64_t sequence = ++sequence_;
   const auto requests = replica_.resolve(entry);
   const Request& first = *requests.front();
+  if (first.process_set == kGlobalProcessSet) count_step(entry, requests);
   auto members = members_of(first.process_set);
   if (!std::binary_search(members->begin(), members->end(), topology_.rank)) return;
   if (first.kind == Collective::kBarrier) {
@@ -214,6 +244,10 @@ void Negotiator::apply(const ExecuteEntry& entry) {
     if (operation != nullptr && (operation->executing || !operation->announced))
       operation = nullptr;
     if (operation != nullptr) {
+      observers_.instruments.recorder.agreed(operation->serial, sequence, now_);
+      observers_.instruments.metrics.negotiation_seconds.add(
+          nanoseconds_between(operation->submitted, now_));
+      trace(*request, TraceAgreed{});
       operation->executing = true;
       if (operation->handle->on_done) item.awaited = true;
       tensor = std::move(operation->tensor);
@@ -237,6 +271,15 @@ void Negotiator::finish(ProcessSetId set, const std::string& name, const Status&
 }
 
 void Negotiator::end(Operation& operation, const Status& status) {
+  Metrics& metrics = observers_.instruments.metrics;
+  if (status.is_ok()) {
+    metrics.operations[static_cast<std::size_t>(operation.request.kind)].add();
+    trace(operation.request, TraceAgreed{false});
+  } else {
+    metrics.failed.add();
+    trace(operation.request, TraceFailed{status.text()});
+  }
+  observers_.instruments.recorder.finished(operation.serial, now_, status.text());
   table_.remove(operation);
   operation.finish(status);
 }
@@ -288,8 +331,116 @@ void Negotiator::apply(const JoinedEntry& entry) {
 }
 
 void Negotiator::apply(const ShutdownEntry& entry) {
+  if (!entry.text.empty()) {
+    if (coordinator_) log(LogLevel::kError, entry.text);
+    observers_.dumps.dump_now("stall", entry.text);
+  }
   state_.shut_down(entry.text.empty() ? kShutDownText : entry.text + " " + kShutDownText);
+  observers_.timeline.end(state_.status());
+  observers_.steps.end();
   fail_waiting(state_.status());
+}
+
+void Negotiator::apply(const TimelineEntry& entry) {
+  const TimelineCommand& command = entry.command;
+  if (entry.error.empty()) {
+    if (command.path.empty()) {
+      observers_.instruments.timeline.stop();
+    } else if (!coordinator_) {  // the root has begun its own before it put this into the log
+      if (Status status = begin_timeline(command.path, command.mark_cycles); !status.is_ok()) {
+        log(LogLevel::kError,
+            "No timeline of rank " + std::to_string(topology_.rank) + ": " + status.text());
+      }
+    }
+  }
+  if (command.rank == topology_.rank) observers_.timeline.done(command.number, entry.error);
+}
+
+void Negotiator::decide_timeline() {
+  for (TimelineCommand& command : std::exchange(timeline_commands_, {})) {
+    std::string error;
+    if (!command.path.empty()) error = begin_timeline(command.path, command.mark_cycles).text();
+    std::vector<LogEntry> entries;
+    entries.emplace_back(TimelineEntry{std::move(command), std::move(error)});
+    append(std::move(entries));
+  }
+}
+
+Status Negotiator::begin_timeline(const std::string& path, bool mark_cycles) {
+  if (topology_.rank != 0 && !config_.timeline_all_ranks) return Status::ok();
+  TimelineOptions options;
+  options.path = timeline_path_of(path, topology_.rank);
+  options.mark_cycles = mark_cycles && topology_.rank == 0;
+  options.max_bytes = static_cast<std::uint64_t>(config_.timeline_max_mb) << 20;
+  options.identity = {
+      topology_.rank, topology_.size, {}, clock_offset_micros_, clock_error_micros_};
+  for (Rank rank = 0; rank < topology_.size; ++rank) {
+    options.identity.hosts.push_back(topology_.host_name_of(rank));
+  }
+  return observers_.instruments.timeline.start(std::move(options));
+}
+
+void Negotiator::set_clock(double offset_micros, double error_micros) {
+  clock_offset_micros_ = offset_micros;
+  clock_error_micros_ = error_micros;
+}
+
+void Negotiator::trace(const Request& request, decltype(TensorTrace::what) what) {
+  if (!observers_.instruments.timeline.active()) return;
+  observers_.instruments.timeline.record(
+      TensorTrace{now_, request.process_set, request.name, request.kind, std::move(what)});
+}
+
+void Negotiator::trace_announcements(const UpMessage& message, TimePoint now) {
+  if (!observers_.instruments.timeline.active()) return;
+  for (const Announcement& announcement : message.announcements) {
+    std::shared_ptr<const Request> known;
+    if (const auto* id = std::get_if<CacheId>(&announcement.what)) {
+      known = replica_.request(*id);
+      if (known == nullptr) continue;
+    }
+    const Request& request = known ? *known : std::get<Request>(announcement.what);
+    for (const RankRange& range : announcement.ranks.ranges()) {
+      observers_.instruments.timeline.record(TensorTrace{now, request.process_set, request.name,
+                                                         request.kind,
+                                                         TraceAnnounced{range.first, range.count}});
+    }
+  }
+}
+
+void Negotiator::count_step(const ExecuteEntry& entry,
+                            const std::vector<std::shared_ptr<const Request>>& requests) {
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (!requests[i]->cacheable) continue;
+    if (!observers_.steps.executed(entry.items[i])) continue;
+    observers_.instruments.metrics.steps.add();
+    if (coordinator_) coordinator_->stragglers().step(now_);
+    if (observers_.instruments.timeline.active()) {
+      observers_.instruments.timeline.record(StepTrace{now_, observers_.steps.steps()});
+    }
+  }
+}
+
+void Negotiator::set_parameters(std::int64_t fusion_threshold_bytes, double cycle_time_ms,
+                                bool cache_enabled) {
+  if (coordinator_) {
+    coordinator_->set_parameters(fusion_threshold_bytes, cycle_time_ms, cache_enabled);
+  }
+}
+
+std::map<Rank, double> Negotiator::straggler_seconds() const {
+  const std::lock_guard lock(stragglers_mutex_);
+  return straggler_seconds_;
+}
+
+void Negotiator::answer_inquiries(TimePoint now) {
+  for (AnswerMessage& answer : observers_.dumps.progress(now)) {
+    if (coordinator_) {
+      inquiry_.receive(std::move(answer));
+    } else {
+      tree_.send_up(answer);
+    }
+  }
 }
 
 void Negotiator::fail_waiting(const Status& status) {
@@ -303,7 +454,11 @@ void Negotiator::spread_abort() {
     abort_spread_ = true;
     const Status status = state_.status();
     tree_.send_everywhere(AbortMessage{state_.culprit(), status.text()});
+    tree_.flush(false);
     log(LogLevel::kInfo, status.text());
+    observers_.dumps.dump_now("abort", status.text());
+    observers_.timeline.end(status);
+    observers_.steps.end();
   }
   tree_.flush(false);  // each time: an edge may have been full
   inbox_.take();
@@ -318,12 +473,33 @@ void Negotiator::say_goodbye() {
 }
 
 void Negotiator::report_warnings(TimePoint now) {
-  if (const auto text = coordinator_->take_stall_warning(now)) log(LogLevel::kWarning, *text);
+  if (auto text = coordinator_->take_stall_warning(now)) {
+    observers_.instruments.metrics.stalls.add();
+    InquiryMessage inquiry =
+        inquiry_.begin(std::move(*text), coordinator_->stalled_operations(now), now);
+    tree_.send_down(inquiry);
+    observers_.dumps.answer(inquiry, now);
+    answer_inquiries(now);
+  }
+  if (const auto text = inquiry_.take(now, topology_)) log(LogLevel::kWarning, *text);
   if (const auto text = coordinator_->take_warning()) log(LogLevel::kWarning, *text);
+  Stragglers& stragglers = coordinator_->stragglers();
+  while (const auto found = stragglers.take()) {
+    log(LogLevel::kWarning, straggler_text(*found, topology_));
+  }
+  if (stragglers.seconds() != straggler_seconds_) {
+    const std::lock_guard lock(stragglers_mutex_);
+    straggler_seconds_ = stragglers.seconds();
+  }
 }
 
 std::optional<TimePoint> Negotiator::next_deadline() const {
-  return coordinator_ ? coordinator_->next_deadline() : aggregator_->next_deadline();
+  std::optional<TimePoint> next =
+      coordinator_ ? coordinator_->next_deadline() : aggregator_->next_deadline();
+  for (const auto& other : {observers_.dumps.deadline(), inquiry_.deadline()}) {
+    if (other && (!next || *other < *next)) next = other;
+  }
+  return next;
 }
 
 std::map<ProcessSetId, std::vector<Rank>> Negotiator::process_sets() const {

@@ -11,24 +11,48 @@
 #include "engine/aggregator.h"
 #include "engine/coordinator.h"
 #include "engine/executor.h"
+#include "engine/flight_dumps.h"
 #include "engine/inbox.h"
+#include "engine/instruments.h"
 #include "engine/job_state.h"
 #include "engine/operation_table.h"
 #include "engine/replica.h"
+#include "engine/step_counter.h"
+#include "engine/timeline_control.h"
 #include "engine/tree.h"
 
 namespace hvd {
 
+// What watches and explains the negotiation beside doing it.
+struct Observers {
+  Instruments& instruments;
+  FlightDumps& dumps;
+  StepCounter& steps;
+  TimelineControl& timeline;
+};
+
 class Negotiator {
  public:
   Negotiator(const Config& config, const Topology& topology, RankSet subtree, Tree& tree,
-             Inbox& inbox, OperationTable& table, Executor& executor, JobState& state);
+             Inbox& inbox, OperationTable& table, Executor& executor, JobState& state,
+             Observers observers);
 
   // Everything that can be done now: take in, decide, apply, pass on. `helping`: the caller will run
   // queued responses itself, so the executor's thread is not woken.
   void progress(TimePoint now, bool helping);
 
   std::optional<TimePoint> next_deadline() const;
+
+  // At the root: from now on. See Coordinator.
+  void set_parameters(std::int64_t fusion_threshold_bytes, double cycle_time_ms,
+                      bool cache_enabled);
+  bool is_root() const { return coordinator_.has_value(); }
+  // At the root: seconds that the others waited for each rank in the last window.
+  std::map<Rank, double> straggler_seconds() const;
+
+  // Begins this rank's timeline, if it writes one.
+  Status begin_timeline(const std::string& path, bool mark_cycles);
+  void set_clock(double offset_micros, double error_micros);
 
   // Tells the neighbours, once, that the job is aborted, and fails what is not being executed.
   void spread_abort();
@@ -59,11 +83,18 @@ class Negotiator {
   void apply(const RemoveProcessSetEntry& entry);
   void apply(const JoinedEntry& entry);
   void apply(const ShutdownEntry& entry);
+  void apply(const TimelineEntry& entry);
   void finish(ProcessSetId set, const std::string& name, const Status& status,
               std::int64_t value = 0);
   void end(Operation& operation, const Status& status);
   void fail_waiting(const Status& status);
   void report_warnings(TimePoint now);
+  void answer_inquiries(TimePoint now);
+  void decide_timeline();
+  void trace_announcements(const UpMessage& message, TimePoint now);
+  void trace(const Request& request, decltype(TensorTrace::what) what);
+  void count_step(const ExecuteEntry& entry,
+                  const std::vector<std::shared_ptr<const Request>>& requests);
 
   const Config& config_;
   const Topology& topology_;
@@ -72,10 +103,17 @@ class Negotiator {
   OperationTable& table_;
   Executor& executor_;
   JobState& state_;
+  Observers observers_;
+  double clock_offset_micros_ = 0;  // this rank's clock less rank 0's
+  double clock_error_micros_ = 0;
 
   Replica replica_;
-  std::optional<Coordinator> coordinator_;  // at the root
-  std::optional<Aggregator> aggregator_;    // elsewhere
+  std::optional<Coordinator> coordinator_;          // at the root
+  std::optional<Aggregator> aggregator_;            // elsewhere
+  Inquiry inquiry_;                                 // at the root
+  std::vector<TimelineCommand> timeline_commands_;  // at the root, to be decided
+  mutable std::mutex stragglers_mutex_;
+  std::map<Rank, double> straggler_seconds_;
   mutable std::mutex sets_mutex_;
   std::map<ProcessSetId, std::shared_ptr<const std::vector<Rank>>> sets_;
   std::vector<std::shared_ptr<Operation>> again_;  // to be announced once more or later

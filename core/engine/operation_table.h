@@ -24,6 +24,8 @@ struct Operation {
   WorkTensor tensor;
   std::shared_ptr<Handle> handle;
   std::size_t index = 0;  // of its result in the handle
+  std::chrono::steady_clock::time_point submitted{};
+  std::uint64_t serial = 0;  // in the flight recorder
 
   // Guarded by the negotiation role.
   bool announced = false;               // the others count on it

@@ -27,6 +27,8 @@ struct Pending {
   std::vector<Variant> variants;  // what was announced; never empty
   RankSet announced;              // all ranks of all variants
   std::chrono::steady_clock::time_point since;
+  std::chrono::steady_clock::time_point latest;        // announcement
+  std::chrono::steady_clock::time_point urgent_since;  // valid if `urgent`
   std::optional<CacheId> cached;       // the id its name has, perhaps with another signature
   std::optional<std::string> failure;  // complete, but the ranks disagree
   bool urgent = false;

@@ -34,6 +34,9 @@ class StallClock {
   void reported(TimePoint now) { last_report_ = now; }
 
   std::chrono::nanoseconds warning_time() const { return warning_; }
+  // Tensors that have waited for so long are in a report that is made anyway: the other half of the same trouble,
+  // a moment younger, belongs to it.
+  std::chrono::nanoseconds worth_reporting() const { return warning_ / 10 * 9; }
 
   std::string warning_text(std::span<const StalledTensor> stalled) const;
   std::string shutdown_text(std::span<const StalledTensor> stalled) const;

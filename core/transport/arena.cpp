@@ -122,6 +122,13 @@ bool Arena::sleep_until(std::size_t lane, Counter counter, std::uint64_t value,
 }
 
 bool Arena::wait_slowly(std::size_t lane, Counter counter, std::uint64_t value) {
+  const auto began = std::chrono::steady_clock::now();
+  const bool arrived = wait_longer(lane, counter, value);
+  wait_.data_wait.add(began, std::chrono::steady_clock::now());
+  return arrived;
+}
+
+bool Arena::wait_longer(std::size_t lane, Counter counter, std::uint64_t value) {
   const auto& reached = control(lane).counters[static_cast<std::size_t>(counter)].value;
   if (spin(reached, value) || yield_to_peers(reached, value)) return true;
   wait_.about_to_sleep();

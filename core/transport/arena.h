@@ -83,6 +83,7 @@ class Arena {
 
   Control& control(std::size_t lane) const;
   bool wait_slowly(std::size_t lane, Counter counter, std::uint64_t value);
+  bool wait_longer(std::size_t lane, Counter counter, std::uint64_t value);
   template <class Continue>
   bool sleep_until(std::size_t lane, Counter counter, std::uint64_t value,
                    std::chrono::nanoseconds limit, Continue go_on);

@@ -1,8 +1,8 @@
 // TcpChannel: a Channel over a connected, authenticated TCP socket (any stream socket works).
 #pragma once
 
+#include "base/descriptor.h"
 #include "transport/channel.h"
-#include "transport/descriptor.h"
 
 namespace hvd {
 

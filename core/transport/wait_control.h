@@ -6,6 +6,17 @@
 
 namespace hvd {
 
+// How long an execution has waited in all for other ranks' data, and since when. Zero: they always were there.
+struct DataWait {
+  std::chrono::steady_clock::time_point began{};
+  std::chrono::nanoseconds total{0};
+
+  void add(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+    if (total == total.zero()) began = from;
+    total += to - from;
+  }
+};
+
 class WaitControl {
  public:
   virtual ~WaitControl() = default;
@@ -18,6 +29,9 @@ class WaitControl {
 
   // Called once by a wait that is going to sleep in the kernel, before it does.
   virtual void about_to_sleep() = 0;
+
+  // Written by waits, read and reset by whoever holds the execution role.
+  DataWait data_wait;
 
   // Becomes readable when `aborted` turns true; for poll(2).
   virtual int abort_descriptor() const = 0;

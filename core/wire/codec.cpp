@@ -38,9 +38,14 @@ void describe(C& c, T& v) {
   c(v.process_set), c(v.name);
 }
 
+template <typename C, Is<TimelineCommand> T>
+void describe(C& c, T& v) {
+  c(v.rank), c(v.number), c(v.path), c(v.mark_cycles);
+}
+
 template <typename C, Is<UpMessage> T>
 void describe(C& c, T& v) {
-  c(v.announcements), c(v.urgent), c(v.shutdown);
+  c(v.announcements), c(v.urgent), c(v.shutdown), c(v.timeline);
 }
 
 template <typename C, Is<ResponseItem> T>
@@ -83,6 +88,11 @@ void describe(C& c, T& v) {
   c(v.text);
 }
 
+template <typename C, Is<TimelineEntry> T>
+void describe(C& c, T& v) {
+  c(v.command), c(v.error);
+}
+
 template <typename C, Is<DownMessage> T>
 void describe(C& c, T& v) {
   c(v.entries);
@@ -95,6 +105,21 @@ void describe(C& c, T& v) {
 
 template <typename C, Is<GoodbyeMessage> T>
 void describe(C&, T&) {}
+
+template <typename C, Is<InquiryMessage> T>
+void describe(C& c, T& v) {
+  c(v.number), c(v.ranks), c(v.text);
+}
+
+template <typename C, Is<OperationInFlight> T>
+void describe(C& c, T& v) {
+  c(v.process_set), c(v.name), c(v.seconds);
+}
+
+template <typename C, Is<AnswerMessage> T>
+void describe(C& c, T& v) {
+  c(v.number), c(v.rank), c(v.in_flight), c(v.blocked), c(v.stacks);
+}
 
 // How many values an enumeration has; the reader refuses others.
 constexpr int count_of(Collective) { return kCollectiveCount; }

@@ -49,13 +49,25 @@ struct UrgentMark {
   bool operator==(const UrgentMark&) const = default;
 };
 
+// What a rank wants of the timeline: a path begins one, an empty path ends it.
+struct TimelineCommand {
+  Rank rank = -1;  // who asks, and the number of its command: both come back with the entry
+  std::uint64_t number = 0;
+  std::string path;
+  bool mark_cycles = false;
+  bool operator==(const TimelineCommand&) const = default;
+};
+
 // Child to parent in the tree.
 struct UpMessage {
   std::vector<Announcement> announcements;
   std::vector<UrgentMark> urgent;
   bool shutdown = false;  // somebody below asked for shutdown
+  std::vector<TimelineCommand> timeline;
 
-  bool empty() const { return announcements.empty() && urgent.empty() && !shutdown; }
+  bool empty() const {
+    return announcements.empty() && urgent.empty() && timeline.empty() && !shutdown;
+  }
 };
 
 // One tensor of a response: a cache id, a full request, or both (the id is assigned here).
@@ -104,8 +116,14 @@ struct ShutdownEntry {
   std::string text;  // empty: the ordinary end
 };
 
+// The timeline begins or ends, on all ranks that write one.
+struct TimelineEntry {
+  TimelineCommand command;
+  std::string error;  // why rank 0 could not do it; empty: done
+};
+
 using LogEntry = std::variant<ExecuteEntry, FailEntry, EvictEntry, AddProcessSetEntry,
-                              RemoveProcessSetEntry, JoinedEntry, ShutdownEntry>;
+                              RemoveProcessSetEntry, JoinedEntry, ShutdownEntry, TimelineEntry>;
 
 // Parent to child: consecutive entries of the log.
 struct DownMessage {
@@ -121,6 +139,31 @@ struct AbortMessage {
 // Either way: the sender closes this connection on purpose; the end of stream that follows is no death.
 struct GoodbyeMessage {};
 
-using Message = std::variant<UpMessage, DownMessage, AbortMessage, GoodbyeMessage>;
+// Parent to child, to all ranks: something has stalled. Every rank writes down what it last did, and those of
+// `ranks` answer.
+struct InquiryMessage {
+  std::uint32_t number = 0;
+  RankSet ranks;
+  std::string text;  // the stall report
+};
+
+// Something that a rank has submitted and that has not ended.
+struct OperationInFlight {
+  ProcessSetId process_set = kGlobalProcessSet;
+  std::string name;
+  double seconds = 0;  // since its submission
+};
+
+// Child to parent: the answer of one rank to an inquiry.
+struct AnswerMessage {
+  std::uint32_t number = 0;  // of the inquiry
+  Rank rank = -1;
+  std::vector<OperationInFlight> in_flight;
+  std::vector<OperationInFlight> blocked;  // in which callers wait, and for how long
+  std::string stacks;                      // Python stacks of all threads
+};
+
+using Message = std::variant<UpMessage, DownMessage, AbortMessage, GoodbyeMessage, InquiryMessage,
+                             AnswerMessage>;
 
 }  // namespace hvd

@@ -63,6 +63,18 @@ class RandomMessages {
     }
     for (int i = below(3); i > 0; --i) message.urgent.push_back({below(3), text()});
     message.shutdown = coin();
+    if (coin()) message.timeline.push_back(timeline());
+    return message;
+  }
+
+  TimelineCommand timeline() {
+    return {below(9), static_cast<std::uint64_t>(below(99)), text(), coin()};
+  }
+
+  AnswerMessage answer() {
+    AnswerMessage message{static_cast<std::uint32_t>(below(9)), below(9), {}, {}, text()};
+    for (int i = below(3); i > 0; --i) message.in_flight.push_back({below(3), text(), 0.5});
+    for (int i = below(3); i > 0; --i) message.blocked.push_back({below(3), text(), 60});
     return message;
   }
 
@@ -91,13 +103,19 @@ class RandomMessages {
         return RemoveProcessSetEntry{text(), below(9)};
       case 5:
         return JoinedEntry{below(9)};
+      case 6:
+        return TimelineEntry{timeline(), text()};
       default:
         return ShutdownEntry{text()};
     }
   }
 
   Message message() {
-    switch (below(6)) {
+    switch (below(8)) {
+      case 6:
+        return InquiryMessage{static_cast<std::uint32_t>(below(9)), ranks(), text()};
+      case 7:
+        return answer();
       case 0:
         return AbortMessage{below(9) - 1, text()};
       case 1:
@@ -107,7 +125,7 @@ class RandomMessages {
         return up();
       default: {
         DownMessage down;
-        for (int i = below(5); i > 0; --i) down.entries.push_back(entry(below(7)));
+        for (int i = below(5); i > 0; --i) down.entries.push_back(entry(below(8)));
         return down;
       }
     }

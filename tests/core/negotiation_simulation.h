@@ -98,6 +98,7 @@ class Simulation {
   void apply(SimulatedRank& r, const RemoveProcessSetEntry& entry);
   void apply(SimulatedRank& r, const JoinedEntry& entry);
   void apply(SimulatedRank& r, const ShutdownEntry& entry);
+  void apply(SimulatedRank&, const TimelineEntry&) {}
   void finish(SimulatedRank& r, const OperationKey& key, Ending outcome, const std::string& why);
   void blame(SimulatedRank& r, const std::string& what) {
     if (r.fault.empty()) r.fault = "rank " + std::to_string(r.rank) + ": " + what;

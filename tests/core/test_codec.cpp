@@ -69,7 +69,7 @@ TEST_CASE("a full request keeps every field, with 64-bit dimensions") {
 TEST_CASE("every kind of message and entry survives the trip") {
   DownMessage down;
   RandomMessages random(1);
-  for (int kind = 0; kind < 7; ++kind) down.entries.push_back(random.entry(kind));
+  for (int kind = 0; kind < 8; ++kind) down.entries.push_back(random.entry(kind));
   down.entries.push_back(ExecuteEntry{{{CacheId{4}, large_request()}, {CacheId{5}, {}}}});
   const DownMessage back = round_trip(down);
   REQUIRE(back.entries.size() == down.entries.size());
@@ -83,6 +83,13 @@ TEST_CASE("every kind of message and entry survives the trip") {
 
   CHECK(round_trip(AbortMessage{3, "gone"}).text == "gone");
   round_trip(GoodbyeMessage{});
+  const AnswerMessage answer = random.answer();
+  CHECK(encode(round_trip(answer)) == encode(Message(answer)));
+  CHECK(round_trip(InquiryMessage{3, RankSet::of({1, 4}), "why"}).ranks == RankSet::of({1, 4}));
+  UpMessage command;
+  command.timeline.push_back({2, 7, "/t.json", true});
+  CHECK_FALSE(command.empty());
+  CHECK(round_trip(command).timeline == command.timeline);
   CHECK(round_trip(UpMessage{}).empty());
 }
 
@@ -126,7 +133,7 @@ TEST_CASE("another version and unknown values are named in the error") {
   Message out;
   const Bytes goodbye = encode(Message(GoodbyeMessage{}));
   CHECK(decode(patched(goodbye, 0, 9, 1), out).text().find("version 9") != std::string::npos);
-  CHECK(decode(patched(goodbye, 1, 4, 1), out).text().find("unknown kind") != std::string::npos);
+  CHECK(decode(patched(goodbye, 1, 6, 1), out).text().find("unknown kind") != std::string::npos);
 
   UpMessage up;
   up.announcements.push_back({Request{}, RankSet(0), false});
