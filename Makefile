@@ -14,13 +14,13 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 CORE_FILES := $(shell find core cmake CMakeLists.txt)
 CPP_FILES := $(shell find core tests/core -name '*.h' -o -name '*.cpp')
-PYTHON_DIRS := src tests tools $(wildcard benchmarks) $(wildcard examples)
+PYTHON_DIRS := src tests tools docs/conf.py $(wildcard benchmarks) $(wildcard examples)
 SANITIZED := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	-DCMAKE_BUILD_TYPE=Debug -DHVD_BUILD_TESTS=ON -DHVD_WARNINGS_AS_ERRORS=ON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build demo test check bench clean format lint types layers documents docs \
+.PHONY: help build demo test check bench clean format lint types layers documents documents-write docs \
 	core-tests core-asan core-tsan fuzz-replay
 
 help:
@@ -30,7 +30,8 @@ help:
 	@echo "make bench   measure, and print the tables of docs/performance.md"
 	@echo "make build   build and install the package into .venv, for development"
 	@echo "make format  format all sources"
-	@echo "make docs    write the generated documents anew"
+	@echo "make docs    build the documentation site: build/docs/html/index.html"
+	@echo "make documents-write   write the generated documents anew (docs/knobs.md, docs/dtypes.md)"
 	@echo "make clean   remove all that was built, .venv included"
 
 # --- The environment -----------------------------------------------------------------------------
@@ -51,6 +52,7 @@ $(STAMPS)/test: requirements/build.txt requirements/demo.txt requirements/run.tx
 $(STAMPS)/check: requirements/build.txt requirements/demo.txt requirements/run.txt requirements/tensorflow.txt \
 	requirements/test.txt
 $(STAMPS)/demo: requirements/run.txt
+$(STAMPS)/docs: requirements/build.txt requirements/demo.txt requirements/run.txt requirements/tensorflow.txt
 
 # Python files are used where they lie; only the compiled part has to be built again.
 $(STAMPS)/package: $(STAMPS)/build $(STAMPS)/run pyproject.toml $(CORE_FILES)
@@ -104,7 +106,7 @@ test: build core-tests $(STAMPS)/test $(STAMPS)/tensorflow1 $(STAMPS)/debian $(S
 
 # --- Checks --------------------------------------------------------------------------------------
 
-check: lint types layers documents core-asan core-tsan fuzz-replay
+check: lint types layers documents docs core-asan core-tsan fuzz-replay
 	@echo "all checks passed"
 
 format: $(STAMPS)/check
@@ -127,8 +129,14 @@ layers: $(STAMPS)/check build
 documents: build
 	$(PY) tools/make_docs.py --check
 
-docs: build
+documents-write: build
 	$(PY) tools/make_docs.py
+
+# Always from nothing: Sphinx warns about a page only when it reads it.
+docs: build $(STAMPS)/docs
+	rm -rf build/docs
+	$(PY) -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet docs build/docs/html
+	@echo "the site is build/docs/html/index.html"
 
 core-asan: $(STAMPS)/build
 	$(SANITIZED) -B build/asan -DHVD_SANITIZE=address,undefined

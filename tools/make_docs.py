@@ -11,7 +11,7 @@ from horovod.common.dtypes import SUPPORTED, DataType, ReduceOp, dtype_name
 from horovod.common.knobs import KNOBS, LATER, WITHOUT_EFFECT, Knob
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-NOTICE = "<!-- Written by tools/make_docs.py; change {source} and run `make docs`. -->\n"
+NOTICE = "<!-- Written by tools/make_docs.py; change {source} and run `make documents-write`. -->\n"
 
 KNOBS_HEAD = """# Knobs
 
@@ -90,20 +90,19 @@ def default_of(knob: Knob) -> str:
 
 def kind_of(knob: Knob) -> str:
     kind = codes(knob.choices) if knob.choices else knob.type.replace("_", " ")
-    return kind if knob.minimum is None else f"{kind} >= {knob.minimum:g}"
+    return kind + knob.bounds_text()
 
 
 def knob_row(knob: Knob) -> list[str]:
+    """All names of a knob in one cell: side by side they would be too wide for a page."""
     meaning = knob.help
     if knob.scale != 1:
         meaning += f" The flag and the key count in units of {knob.scale}."
     if knob.inverted and knob.yaml_key:
         meaning += " The key says the opposite."
-    flags = codes([*knob.flags, knob.negative_flag])
+    names = [knob.variable, *knob.flags, knob.negative_flag, knob.yaml_key]
     return [
-        f"`{knob.variable}`",
-        flags,
-        codes([knob.yaml_key]),
+        "<br>".join(f"`{name}`" for name in names if name),
         kind_of(knob),
         default_of(knob),
         meaning,
@@ -116,7 +115,7 @@ def knobs_text() -> str:
     for scope, title in SCOPES.items():
         rows = [knob_row(knob) for knob in KNOBS if knob.scope == scope]
         if rows:
-            head = ("variable", "flag", "config key", "type", "default", "meaning")
+            head = ("variable, flags, config key", "type", "default", "meaning")
             parts += [f"\n## {title}\n", table(head, rows)]
     later = [[f"`{name}`", what] for name, what in sorted(LATER.items())]
     parts += [
@@ -156,7 +155,7 @@ def main() -> int:
         if path.exists() and path.read_text() == text:
             continue
         if check:
-            print(f"docs/{name} is out of date: run `make docs`")
+            print(f"docs/{name} is out of date: run `make documents-write`")
             stale += 1
         else:
             path.write_text(text)

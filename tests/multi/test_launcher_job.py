@@ -171,7 +171,7 @@ def test_bad_requests_end_at_once_with_a_reason() -> None:
          b"Requested more processes (3) than there are available slots (2)"),
         (["-np", "1", "-H", "no such host:1", "true"], 1, b"Invalid host input"),
         (["-np", "1", "--min-np", "1", "true"], 2, b"elastic training is not available yet"),
-        (["-np", "1", "--timeline-filename", "t", "true"], 2, b"timeline is not available yet"),
+        (["-np", "1", "--torus-allreduce", "true"], 2, b"choice of algorithm is not available yet"),
         (["-np", "1", "--hostfile", "/no/such", "true"], 1, b"/no/such"),
         (["true"], 2, b"-np is missing"),
     ):  # fmt: skip

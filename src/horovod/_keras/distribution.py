@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from horovod._keras.consistency import compare_after_update
 from horovod._keras.flavour import Flavour
 from horovod._keras.options import Options
 from horovod._keras.reduction import make_reduction
 from horovod._keras.window import Window
+from horovod.common.consistency import make_check
 
 _Gradients = Sequence[Any]
 _StatelessApply = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -38,6 +40,7 @@ class Distribution:
         updating: the gradients on their way to the optimizer are reduced already.
         computed: `compute_gradients` has reduced those that `apply_gradients` is going to get.
         saving: the optimizer is being saved or loaded, which leaves the window out.
+        check: compares the variables of the ranks; None unless it was asked for.
     """
 
     def __init__(self, wrapping: Wrapping, default_name: str) -> None:
@@ -53,6 +56,14 @@ class Distribution:
         self.updating = False
         self.computed = False
         self.saving = False
+        # Not by names: they count layers, and differ where a model was loaded or built once more. Not after
+        # the first step: the callback that broadcasts comes after it.
+        self.check = make_check(
+            f"{options.name or default_name}_consistency",
+            options.process_set,
+            names_matter=False,
+            first=2,
+        )
         if options.backward_passes_per_step > 1:
             if flavour.backend == "tensorflow":
                 self.helper = self._tensorflow_helper()
@@ -142,6 +153,17 @@ class Distribution:
             for i, gradient in zip(positions, reduced, strict=True):
                 results[i] = gradient
         return results
+
+    def updated(self, optimizer: Any, variables: Sequence[Any]) -> Any:
+        """Has to be called when Keras has applied reduced gradients; may compare the ranks' variables.
+
+        Returns:
+            None; in a graph of TensorFlow perhaps an op that has to be run.
+        """
+        if self.check is None:
+            return None
+        shared = [variable for variable in variables if not self.reduction.is_local(variable)]
+        return compare_after_update(self.check, self.flavour.backend, optimizer, shared)
 
     def apply(
         self,

@@ -37,7 +37,7 @@ class _ReducesPairs:
         plain_apply = super().apply_gradients  # type: ignore[misc]
         pairs = list(grads_and_vars)
         if self._hvd.updating or not pairs or _skips(kwargs):
-            return plain_apply(pairs, *args, **kwargs)
+            return self._hvd_applied(plain_apply(pairs, *args, **kwargs), pairs)
         gradients, variables = zip(*pairs, strict=True)
         optimizer = self._hvd_updates()
         if self._hvd.helper is not None:
@@ -49,13 +49,20 @@ class _ReducesPairs:
             kwargs["experimental_aggregate_gradients"] = False
 
         def apply(reduced: list[Any]) -> Any:
-            return plain_apply(list(zip(reduced, variables, strict=True)), *args, **kwargs)
+            applied = plain_apply(list(zip(reduced, variables, strict=True)), *args, **kwargs)
+            return self._hvd_applied(applied, pairs)
 
         return self._hvd.apply(optimizer, gradients, variables, apply)
 
     def _hvd_updates(self) -> Any:
         """The optimizer that updates variables."""
         return self
+
+    def _hvd_applied(self, applied: Any, pairs: list[tuple[Any, Any]]) -> Any:
+        """Compares the variables of the ranks, perhaps; returns what Keras returned."""
+        if self._hvd.check is None or not pairs or self._hvd_updates() is not self:
+            return applied  # the optimizer inside a LossScaleOptimizer comes here by itself
+        return _after(applied, self._hvd, self, [variable for _, variable in pairs])
 
 
 class DistributedKeras2(_ReducesPairs, Distributed):
@@ -93,3 +100,15 @@ def _build(optimizer: Any, variables: Any) -> None:
     make = getattr(optimizer, "build", None) or optimizer._create_all_weights
     with tf.init_scope():
         make(list(variables))
+
+
+def _after(applied: Any, distribution: Any, optimizer: Any, variables: list[Any]) -> Any:
+    """Has the comparison made after the update; in a graph of TensorFlow 1 the returned op does both."""
+    import tensorflow as tf
+
+    if tf.compat.v1.executing_eagerly_outside_functions() or applied is None:
+        distribution.updated(optimizer, variables)
+        return applied
+    with tf.control_dependencies([applied]):
+        compared = distribution.updated(optimizer, variables)
+        return applied if compared is None else tf.group(applied, compared)

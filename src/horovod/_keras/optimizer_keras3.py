@@ -69,7 +69,7 @@ class DistributedKeras3(_AppliesPairs, Distributed):
             grads: of this rank, one for each variable, None where there is none.
             trainable_variables: their variables; those that the optimizer was built with if None.
         """
-        plain_apply = super().apply  # type: ignore[misc]
+        plain_apply = self._hvd_plain_apply
         grads = list(grads)
         if self._hvd.updating or not grads:
             return plain_apply(grads, trainable_variables)
@@ -79,6 +79,13 @@ class DistributedKeras3(_AppliesPairs, Distributed):
         return self._hvd.apply(
             self, grads, variables, lambda reduced: plain_apply(reduced, trainable_variables)
         )
+
+    def _hvd_plain_apply(self, grads: list[Any], trainable_variables: Sequence[Any] | None) -> Any:
+        """Has Keras apply reduced gradients. `stateless_apply` of Keras comes here too."""
+        result = super().apply(grads, trainable_variables)  # type: ignore[misc]
+        if self._hvd.check is not None:
+            self._hvd.updated(self, trainable_variables or trained_variables(self))
+        return result
 
     def stateless_apply(
         self, optimizer_variables: Any, grads: Sequence[Any], trainable_variables: Any

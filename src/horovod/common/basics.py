@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common import collectives, engine, log
+from horovod import _core
+from horovod.common import collectives, engine, log, observation
 from horovod.common.bootstrap.kind import Identity
 from horovod.common.dtypes import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.knobs import review_environment
@@ -19,8 +20,6 @@ HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET = -3
 HOROVOD_PROCESS_SET_ERROR_FOREIGN_SET = -4
 HOROVOD_PROCESS_SET_ERROR_SHUTDOWN = -5
 HOROVOD_PROCESS_SET_ERROR_EXISTING_SET = -6
-
-_NO_TIMELINE_TEXT = "The timeline is not available yet."
 
 
 class HorovodBasics:
@@ -85,20 +84,57 @@ class HorovodBasics:
     def shutdown(self) -> None:
         """Ends the engine on all ranks; outstanding operations fail. Harmless when not initialised."""
         if engine.state.active:
+            observation.prepare_end()
             engine.stop()
+            observation.end()
             collectives.end_round()
 
     def is_initialized(self) -> bool:
         """Returns whether the engine runs in this process."""
         return engine.state.active
 
+    # --- seeing --------------------------------------------------------------------------------
+
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Not available yet."""
-        raise NotImplementedError(_NO_TIMELINE_TEXT)
+        """Begins a timeline, also in place of one that is being written; may be called on any rank.
+
+        Rank 0 writes it, or every rank its own (HOROVOD_TIMELINE_ALL_RANKS); on the hosts where they run.
+        Returns when it has begun. If `file_path` is being written already nothing happens.
+
+        Args:
+            file_path: file of rank 0; an existing one is replaced. Rank 3 writes "t.rank3.json" for "t.json".
+            mark_cycles: mark when tensors that were ready were flushed for execution.
+
+        Raises:
+            ValueError: before init, without HOROVOD_TIMELINE (DYNAMIC records nothing until this call), or
+                the file can't be written.
+            HorovodInternalError: the job has ended.
+        """
+        observation.start_timeline(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
-        """Not available yet."""
-        raise NotImplementedError(_NO_TIMELINE_TEXT)
+        """Ends the timeline that is being written, if any; may be called on any rank. Raises as `start_timeline`."""
+        observation.stop_timeline()
+
+    def metrics(self) -> dict[str, Any]:
+        """Returns counters and histograms of this rank's engine since init.
+
+        Times are in seconds, sizes in bytes. A histogram has `bounds` (upper, inclusive), `counts` (one more
+        than bounds), `sum` and `count`. docs/metrics.md explains each.
+
+        Raises:
+            ValueError: before init.
+        """
+        return observation.metrics()
+
+    def dump_flight_recorder(self) -> None:
+        """Makes this rank write its last operations to a file soon; see docs/flight-recorder.md.
+
+        Raises:
+            ValueError: before init.
+        """
+        engine.identity()
+        _core.demand_flight_dump("call")
 
     # --- who am I; each raises ValueError before init --------------------------------------------
 
@@ -238,6 +274,7 @@ def _start(sets: Sequence[ProcessSet]) -> None:
     log.configure(rank=identity.rank)
     collectives.begin_round()
     _review_environment_once(identity)
+    observation.begin(os.environ)
     atexit.unregister(_shutdown_at_exit)
     atexit.register(_shutdown_at_exit)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -313,6 +315,19 @@ def _start_core(
     )
 
 
+def flight_recorder_folder(env: Mapping[str, str], key: bytes) -> str:
+    """Where this job's ranks write what they did last; equal on all ranks of a host.
+
+    Without HOROVOD_FLIGHT_RECORDER_DIR it is a folder of the job below one of the user, which is made when
+    the first dump is written.
+    """
+    chosen = knobs.value_of("HOROVOD_FLIGHT_RECORDER_DIR", env)
+    if chosen:
+        return os.path.abspath(chosen)
+    job = hashlib.sha256(b"flight recorder" + key).hexdigest()[:12]
+    return os.path.join(tempfile.gettempdir(), f"horovod-flight-recorder-{os.getuid()}", job)
+
+
 def bring_up(
     config: Mapping[str, Any],
     process_sets: list[list[int]],
@@ -341,6 +356,8 @@ def bring_up(
         except OSError as error:
             raise start.failed(f"the other ranks cannot be met: {error}") from error
         undo.callback(session.close)
+        folder = flight_recorder_folder(env, session.key)
+        start.config = {**start.config, "flight_recorder_dir": folder}
         connection = _connect_and_start(session, start, round_number, env)
     return connection
 

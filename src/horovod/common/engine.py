@@ -78,6 +78,19 @@ def check_affinity(cores: Sequence[int], local_size: int) -> None:
         )
 
 
+def host_ranks() -> dict[str, list[int]]:
+    """Returns the global ranks of every host, by its name, in the order of hosts."""
+    identity()
+    connection = state.connection
+    assert connection is not None
+    return {connection.members[ranks[0]].host: list(ranks) for ranks in connection.hosts}
+
+
+def reconnects() -> int:
+    """Returns how often an attempt to connect to another rank had to be repeated."""
+    return 0 if state.connection is None else state.connection.dialer.retries
+
+
 def stop() -> None:
     """Shuts the engine down on all ranks; does nothing when it does not run in this process."""
     if not state.active or state.connection is None:

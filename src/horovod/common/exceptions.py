@@ -15,6 +15,10 @@ class HorovodInternalError(RuntimeError):
     """A collective failed for a reason outside the caller: a peer died, ranks disagreed, shutdown."""
 
 
+class HorovodConsistencyError(RuntimeError):
+    """Ranks do not have the same parameters; see HOROVOD_CHECK_CONSISTENCY_STEPS."""
+
+
 class HostsUpdatedInterrupt(RuntimeError):
     """The set of hosts of an elastic job changed.
 

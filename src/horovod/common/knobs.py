@@ -8,6 +8,7 @@ pure function of the environment it is given; nothing heavy is imported.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ class Knob:
         config: field of the core's Config that takes the value.
         scale: variable = scale x value of the flag and YAML key (MB to bytes).
         minimum: smallest legal value of the variable.
+        maximum: largest legal value of the variable.
         choices: legal values of a "choice", compared without regard to case.
         inverted: the YAML key says the opposite of the variable (enabled / disable).
         config_inverted: so does the Config field.
@@ -49,9 +51,22 @@ class Knob:
     config: str | None = None
     scale: int = 1
     minimum: float | None = None
+    maximum: float | None = None
     choices: tuple[str, ...] = ()
     inverted: bool = False
     config_inverted: bool = False
+
+    def is_within_bounds(self, value: float) -> bool:
+        """Returns whether a number is a legal value of the variable; NaN is not."""
+        low = -math.inf if self.minimum is None else self.minimum
+        high = math.inf if self.maximum is None else self.maximum
+        return low <= value <= high
+
+    def bounds_text(self) -> str:
+        """Returns " >= 1 and <= 5", or what of it applies."""
+        bounds = [(">=", self.minimum), ("<=", self.maximum)]
+        text = " and".join(f" {sign} {bound:g}" for sign, bound in bounds if bound is not None)
+        return text
 
 
 KNOBS: tuple[Knob, ...] = (
@@ -132,12 +147,189 @@ KNOBS: tuple[Knob, ...] = (
     Knob(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         "int",
-        0,
+        1800,
         "Seconds after which a stalled job is shut down; 0 means never; must exceed the warning time.",
         "engine",
         flags=("--stall-check-shutdown-time-seconds",),
         yaml_key="stall_check.shutdown_time_seconds",
         config="stall_shutdown_seconds",
+        minimum=0,
+    ),
+    Knob(
+        "HOROVOD_TIMELINE",
+        "path",
+        None,
+        "File of the timeline, a trace for Chrome's tracing page and Perfetto; DYNAMIC waits for "
+        "hvd.start_timeline.",
+        "engine",
+        flags=("--timeline-filename",),
+        yaml_key="timeline.filename",
+        config="timeline_path",
+    ),
+    Knob(
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        "bool",
+        False,
+        "Mark in the timeline when tensors that were ready were flushed for execution.",
+        "engine",
+        flags=("--timeline-mark-cycles",),
+        negative_flag="--no-timeline-mark-cycles",
+        yaml_key="timeline.mark_cycles",
+        config="timeline_mark_cycles",
+    ),
+    Knob(
+        "HOROVOD_TIMELINE_ALL_RANKS",
+        "bool",
+        False,
+        "Every rank writes a timeline, not rank 0 alone; the rank is put into the file's name.",
+        "engine",
+        flags=("--timeline-all-ranks",),
+        negative_flag="--no-timeline-all-ranks",
+        yaml_key="timeline.all_ranks",
+        config="timeline_all_ranks",
+    ),
+    Knob(
+        "HOROVOD_TIMELINE_MAX_MB",
+        "int",
+        1024,
+        "Mebibytes of a timeline file; then it is renamed to FILE.1 and a new one begun; 0: no limit.",
+        "engine",
+        flags=("--timeline-max-mb",),
+        yaml_key="timeline.max_mb",
+        config="timeline_max_mb",
+        minimum=0,
+    ),
+    Knob(
+        "HOROVOD_AUTOTUNE",
+        "bool",
+        False,
+        "Try fusion thresholds and cycle times while training, and keep the best.",
+        "start",
+        flags=("--autotune",),
+        negative_flag="--no-autotune",
+        yaml_key="autotune.enabled",
+    ),
+    Knob(
+        "HOROVOD_AUTOTUNE_LOG",
+        "path",
+        None,
+        "CSV file of what autotune tried; written by rank 0.",
+        "start",
+        flags=("--autotune-log-file",),
+        yaml_key="autotune.log_file",
+    ),
+    Knob(
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        "int",
+        3,
+        "Samples that autotune discards at first.",
+        "start",
+        flags=("--autotune-warmup-samples",),
+        yaml_key="autotune.warmup_samples",
+        minimum=0,
+    ),
+    Knob(
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        "int",
+        10,
+        "Training steps of one score of autotune; a sample is the median of five scores.",
+        "start",
+        flags=("--autotune-steps-per-sample",),
+        yaml_key="autotune.steps_per_sample",
+        minimum=1,
+    ),
+    Knob(
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        "int",
+        20,
+        "Samples of one optimisation of autotune.",
+        "start",
+        flags=("--autotune-bayes-opt-max-samples",),
+        yaml_key="autotune.bayes_opt_max_samples",
+        minimum=1,
+    ),
+    Knob(
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+        "float",
+        0.8,
+        "How far autotune distrusts a score, from 0 to 1.",
+        "start",
+        flags=("--autotune-gaussian-process-noise",),
+        yaml_key="autotune.gaussian_process_noise",
+        minimum=0,
+        maximum=1,
+    ),
+    Knob(
+        "HOROVOD_AUTOTUNE_SEED",
+        "int",
+        0,
+        "Seed of autotune's choices: equal scores give equal choices.",
+        "start",
+        minimum=0,
+    ),
+    Knob(
+        "HOROVOD_METRICS_PORT",
+        "int",
+        None,
+        "Serve metrics for Prometheus at this port + local rank.",
+        "start",
+        flags=("--metrics-port",),
+        yaml_key="metrics.port",
+        minimum=1,
+    ),
+    Knob(
+        "HOROVOD_METRICS_ADDRESS",
+        "str",
+        "127.0.0.1",
+        "Address at which metrics are served; 0.0.0.0 lets other hosts read them.",
+        "start",
+        flags=("--metrics-address",),
+        yaml_key="metrics.address",
+    ),
+    Knob(
+        "HOROVOD_MONITOR",
+        "float",
+        0.0,
+        "Seconds between the reports that a worker sends to horovodrun --monitor, which sets it; 0: none.",
+        "start",
+        minimum=0,
+    ),
+    Knob(
+        "HOROVOD_STRAGGLER_WARNING_SHARE",
+        "float",
+        0.1,
+        "Warn once when the others wait for one rank for more than this share of the time; 0: never.",
+        "engine",
+        config="straggler_share",
+        minimum=0,
+    ),
+    Knob(
+        "HOROVOD_FLIGHT_RECORDER_DIR",
+        "path",
+        None,
+        "Folder for what ranks write about their last operations when a job stalls or breaks; unset: "
+        "a folder of the job below the folder for temporary files.",
+        "start",
+        flags=("--flight-recorder-dir",),
+        yaml_key="flight_recorder.directory",
+    ),
+    Knob(
+        "HOROVOD_FLIGHT_RECORDER_SIZE",
+        "int",
+        2000,
+        "Operations that each rank remembers; 0 turns the flight recorder off.",
+        "engine",
+        config="flight_recorder_size",
+        minimum=0,
+    ),
+    Knob(
+        "HOROVOD_CHECK_CONSISTENCY_STEPS",
+        "int",
+        0,
+        "Compare the parameters of all ranks after every so many optimizer steps; 0: never.",
+        "start",
+        flags=("--check-consistency-steps",),
+        yaml_key="params.check_consistency_steps",
         minimum=0,
     ),
     Knob(
@@ -298,14 +490,6 @@ KNOB_BY_VARIABLE: dict[str, Knob] = {knob.variable: knob for knob in KNOBS}
 
 # Variables of Horovod 0.28 whose feature does not exist yet: known, without effect, said once.
 LATER: dict[str, str] = {
-    "HOROVOD_TIMELINE": "timeline",
-    "HOROVOD_TIMELINE_MARK_CYCLES": "timeline",
-    "HOROVOD_AUTOTUNE": "autotune",
-    "HOROVOD_AUTOTUNE_LOG": "autotune",
-    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "autotune",
-    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "autotune",
-    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "autotune",
-    "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "autotune",
     "HOROVOD_HIERARCHICAL_ALLREDUCE": "choice of algorithm",
     "HOROVOD_HIERARCHICAL_ALLGATHER": "choice of algorithm",
     "HOROVOD_TORUS_ALLREDUCE": "choice of algorithm",
@@ -380,13 +564,12 @@ def _bad_value(knob: Knob, text: str, expected: str) -> ValueError:
 
 def _parse_number(knob: Knob, text: str, convert: type[int | float]) -> int | float:
     expected = "a whole number" if convert is int else "a number"
-    if knob.minimum is not None:
-        expected += f" >= {knob.minimum:g}"
+    expected += knob.bounds_text()
     try:
         value = convert(text)
     except ValueError:
         raise _bad_value(knob, text, expected) from None
-    if value != value or (knob.minimum is not None and value < knob.minimum):
+    if not knob.is_within_bounds(value):
         raise _bad_value(knob, text, expected)
     return value
 
@@ -468,6 +651,7 @@ def config_from_environment(env: Mapping[str, str] | None = None) -> dict[str, A
         if knob.config is not None:
             config[knob.config] = not value if knob.config_inverted else value
     config["thread_affinity"] = list(config["thread_affinity"])
+    config["timeline_path"] = config["timeline_path"] or ""
     config["log_level"] = LOG_LEVELS.index(config["log_level"])
     for name in ("stall_warning_seconds", "stall_shutdown_seconds", "cycle_time_ms"):
         config[name] = float(config[name])
@@ -507,7 +691,8 @@ def review_environment(env: Mapping[str, str] | None = None) -> Review:
         )
     warning_time = value_of("HOROVOD_STALL_CHECK_TIME_SECONDS", environment)
     shutdown_time = value_of("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", environment)
-    if 0 < shutdown_time <= warning_time:
+    asked_for = is_set("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", environment)
+    if asked_for and 0 < shutdown_time <= warning_time:
         review.warnings.append(
             f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={shutdown_time} is ignored because it does not "
             f"exceed HOROVOD_STALL_CHECK_TIME_SECONDS={warning_time}."

@@ -155,6 +155,7 @@ class Dialer:
         self._credentials = credentials
         self._stopping = threading.Event()
         self._current: socket.socket | None = None
+        self.retries = 0  # attempts that had to be repeated
 
     def stop(self) -> None:
         """Makes the attempt under way, and every later one, fail."""
@@ -188,6 +189,7 @@ class Dialer:
                     raise
                 if self._stopping.wait(RETRY_SECONDS):
                     raise
+                self.retries += 1
 
     def _attempt(
         self,

@@ -36,6 +36,7 @@ from horovod.numpy.ops import (
     cross_size,
     cuda_built,
     ddl_built,
+    dump_flight_recorder,
     gloo_built,
     gloo_enabled,
     grouped_allgather,
@@ -52,6 +53,7 @@ from horovod.numpy.ops import (
     join,
     local_rank,
     local_size,
+    metrics,
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
@@ -131,5 +133,7 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "metrics",
+    "dump_flight_recorder",
     "synchronize",
 ]

@@ -26,14 +26,6 @@ LATER_FLAGS: tuple[tuple[tuple[str, ...], int | None, str], ...] = (
     (("--hierarchical-allreduce",), 0, "the choice of algorithm"),
     (("--hierarchical-allgather",), 0, "the choice of algorithm"),
     (("--torus-allreduce",), 0, "the choice of algorithm"),
-    (("--autotune",), 0, "autotune"),
-    (("--autotune-log-file",), None, "autotune"),
-    (("--autotune-warmup-samples",), None, "autotune"),
-    (("--autotune-steps-per-sample",), None, "autotune"),
-    (("--autotune-bayes-opt-max-samples",), None, "autotune"),
-    (("--autotune-gaussian-process-noise",), None, "autotune"),
-    (("--timeline-filename",), None, "the timeline"),
-    (("--timeline-mark-cycles",), 0, "the timeline"),
     (("--min-np", "--min-num-proc"), None, "elastic training"),
     (("--max-np", "--max-num-proc"), None, "elastic training"),
     (("--slots-per-host",), None, "elastic training"),
@@ -45,11 +37,9 @@ LATER_FLAGS: tuple[tuple[tuple[str, ...], int | None, str], ...] = (
 # They ask for what is so anyway.
 HARMLESS_FLAGS = (
     "--disable-cache",
-    "--no-autotune",
     "--no-hierarchical-allreduce",
     "--no-hierarchical-allgather",
     "--no-torus-allreduce",
-    "--no-timeline-mark-cycles",
 )
 
 # Former name, name, value of log_without_timestamp.
@@ -58,6 +48,7 @@ RENAMED_FLAGS = (
     ("--no-log-hide-timestamp", "--log-with-timestamp", False),
 )
 SHELLS = ("bash", "zsh", "fish")
+MONITOR_SECONDS = 10.0  # between two tables of --monitor in a log
 EPILOG = """\
 examples:
   4 processes on this machine:
@@ -193,6 +184,14 @@ def _check_job(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Non
     for name in ("mpi_args", "binding_args"):
         if getattr(args, name) is not None and not (args.use_mpi or args.use_jsrun):
             parser.error(f"--{name.replace('_', '-')} is for mpirun: give --mpi, too")
+    if args.monitor and (args.use_mpi or args.use_jsrun):
+        other = "--mpi" if args.use_mpi else "--jsrun"
+        parser.error(
+            f"--monitor needs horovodrun's own launcher, to which the ranks report; with {other} they "
+            "don't. Leave one of the two out, or read the ranks' metrics with --metrics-port"
+        )
+    if args.monitor_interval is not None and not args.monitor:
+        parser.error("--monitor-interval is for the table of --monitor: give --monitor, too")
     if args.use_jsrun and not is_in_job(os.environ):
         parser.error(NO_LSF_TEXT)
     try:
@@ -368,6 +367,17 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 def _add_diagnosis(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
+        "--monitor",
+        action="store_true",
+        help="Show a table of the ranks (steps, bytes, waiting, memory) below their output.",
+    )
+    group.add_argument(
+        "--monitor-interval",
+        type=_seconds,
+        metavar="S",
+        help=f"Seconds between two tables where there is no terminal (default {MONITOR_SECONDS:g}).",
+    )
+    group.add_argument(
         "--dry-run",
         action="store_true",
         help="Print hosts, ranks, environment and commands, and start nothing.",
@@ -381,6 +391,16 @@ def _add_diagnosis(group: argparse._ArgumentGroup) -> None:
         help="Print the GPUs, driver and NCCL found here, or why there are none, and leave with 0 "
         "if a GPU is usable, else 1.",
     )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 86400:  # nan is not, either
+        raise argparse.ArgumentTypeError(f"expected seconds from 0.1 to 86400, found '{text}'")
+    return value
 
 
 def _add_information(group: argparse._ArgumentGroup) -> None:

@@ -17,14 +17,6 @@ LATER_KEYS: dict[str, str] = {
     "params.hierarchical_allreduce": "the choice of algorithm",
     "params.hierarchical_allgather": "the choice of algorithm",
     "params.torus_allreduce": "the choice of algorithm",
-    "autotune.enabled": "autotune",
-    "autotune.log_file": "autotune",
-    "autotune.warmup_samples": "autotune",
-    "autotune.steps_per_sample": "autotune",
-    "autotune.bayes_opt_max_samples": "autotune",
-    "autotune.gaussian_process_noise": "autotune",
-    "timeline.filename": "the timeline",
-    "timeline.mark_cycles": "the timeline",
     "library_options.num_nccl_streams": "the NCCL backend",
 }
 
@@ -57,7 +49,6 @@ def read_config(path: str) -> dict[str, Any]:
     """
     entries = _entries(path)
     by_key = {str(knob.yaml_key): knob for knob in option_knobs() if knob.yaml_key}
-    autotune = entries.get("autotune.enabled")
     values: dict[str, Any] = {}
     for key, (value, place) in entries.items():
         if key == CONTROLLER_KEY and str(value).lower() == "mpi":
@@ -72,8 +63,6 @@ def read_config(path: str) -> dict[str, Any]:
                     raise ConfigError(f"{place}: {key}: {error}") from None
         elif key not in LATER_KEYS:
             raise ConfigError(f"{place}: {_unknown(key, [*by_key, *LATER_KEYS])}")
-        elif key.startswith("autotune.") and autotune is not None and autotune.value is False:
-            continue
         elif value is not None and value is not False:
             raise ConfigError(f"{place}: {key}: {LATER_KEYS[key]} is not available yet")
     return values

@@ -27,7 +27,11 @@ HEADER = (
 _TITLES = {
     "": "General",
     "params": "Fusion and cache",
+    "autotune": "Trying fusion thresholds and cycle times while training",
+    "timeline": "Recording a timeline",
     "stall_check": "Watching for stalled tensors",
+    "flight_recorder": "What ranks write when a job stalls or breaks",
+    "metrics": "Metrics for Prometheus",
     "library_options": "Threads and time limits",
     "logging": "Log messages",
 }

@@ -17,6 +17,7 @@ import horovod
 from horovod.runner.addresses import addresses_for
 from horovod.runner.agent_link import AgentLink, RemoteAgentLink
 from horovod.runner.hosts import UNKNOWN_SLOTS, host_name
+from horovod.runner.monitor.unwatched import Unwatched
 from horovod.runner.output import Output
 from horovod.runner.plan import Plan, assign, is_local, job_of_host
 from horovod.runner.processes import (
@@ -84,7 +85,8 @@ class _KilledByUser(BaseException):
 class Driver:
     """Runs one job. `say` takes the driver's own lines; the workers' output goes to `output`.
 
-    `owns_process`: this process has no other children than those of the job.
+    `owns_process`: this process has no other children than those of the job. `monitor` is told of the ranks
+    and may show itself after every round of events.
     """
 
     def __init__(
@@ -94,8 +96,10 @@ class Driver:
         store: Store,
         say: Callable[[str], None],
         owns_process: bool = False,
+        monitor: Unwatched | None = None,
     ) -> None:
         self._owns_process = owns_process
+        self._monitor = monitor or Unwatched()
         self._plan = plan
         self._output = output
         self._store = store
@@ -161,7 +165,6 @@ class Driver:
             if now >= self._started_by:
                 self._give_up_starting(missing)
                 return False
-        self._selector.unregister(self._wakeup)
         return True
 
     def _send_jobs(self) -> None:
@@ -203,7 +206,11 @@ class Driver:
         taken = [
             s for s in PASSED_ON if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN
         ]
-        return {signum: signal.signal(signum, self._on_signal) for signum in taken}
+        actions: dict[int, Any] = dict.fromkeys(taken, self._on_signal)
+        if self._monitor.is_live:
+            actions[signal.SIGWINCH] = lambda *_: self._wakeup.ring()
+            actions[signal.SIGCONT] = lambda *_: self._monitor.resumed()
+        return {signum: signal.signal(signum, action) for signum, action in actions.items()}
 
     def _on_signal(self, signum: int, _: FrameType | None) -> None:
         """Acts here and now: the loop may be blocked, writing to a terminal that is held."""
@@ -227,14 +234,15 @@ class Driver:
 
     def _watch(self) -> None:
         """Runs until all agents have hung up."""
-        while self._selector.get_map():
+        while any(key.data is not self._wakeup for key in self._selector.get_map().values()):
             self._select(self._stop_at)
             if self._stop_at is not None and time.monotonic() >= self._stop_at:
                 self._stop_at = None
                 self._pass_on(signal.SIGTERM)
 
     def _select(self, until: float | None) -> None:
-        timeout = None if until is None else max(0.0, until - time.monotonic())
+        times = [at for at in (until, self._monitor.next_at) if at is not None]
+        timeout = max(0.0, min(times) - time.monotonic()) if times else None
         for key, _ in self._selector.select(timeout):
             try:
                 messages = list(key.data.receive())
@@ -246,6 +254,7 @@ class Driver:
                 continue
             for message in messages:
                 self._event(key.data, message)
+        self._monitor.refresh()
 
     def _event(self, link: AgentLink, message: list[Any]) -> None:
         match message:
@@ -261,14 +270,17 @@ class Driver:
                     self._failed(Failure(None, link.host, 1, 0, text))
             case ["started", rank, pid]:
                 link.pids.add(pid)
+                self._monitor.started(rank, link.host)
                 self._verbose(f"rank {rank} runs on host {link.host} as process {pid}")
             case ["exit", rank, code, signum, text]:
                 link.live.discard(rank)
                 self._output.end(rank)
+                self._monitor.ended(rank, code)
                 if code != 0:
                     self._failed(Failure(rank, link.host, code, signum, text))
             case ["refused", rank, code, text]:
                 link.live.clear()
+                self._monitor.ended(rank, code)
                 self._failed(Failure(rank, link.host, code, 0, text))
             case ["note", text]:
                 self._verbose(text)
@@ -302,14 +314,11 @@ class Driver:
         first = not self._failures
         self._failures.append(failure)
         if failure.rank is not None:
-            self._announce(f"Process {failure.rank} exit with status code {failure.code}.")
+            self._output.announce(f"Process {failure.rank} exit with status code {failure.code}.")
         if first and any(link.live for link in self._links):
             name = failure.rank if failure.rank is not None else f"agent of {failure.host}"
-            self._announce(f"Terminating remaining workers after failure of Process {name}.")
+            self._output.announce(f"Terminating remaining workers after failure of Process {name}.")
             self._stop_at = time.monotonic() + settle
-
-    def _announce(self, text: str) -> None:
-        print(text, flush=True)
 
     def _give_up_starting(self, missing: list[AgentLink]) -> None:
         names = ", ".join(link.host for link in missing)

@@ -10,6 +10,13 @@ from horovod.common.knobs import KNOBS, Knob
 
 # Headings of the help under which flags of the table stand.
 JOB, MPI, TUNING, DIAGNOSIS = "Job", "MPI", "Tuning", "Diagnosis"
+_DIAGNOSTIC = (
+    "HOROVOD_STALL_",
+    "HOROVOD_TIMELINE",
+    "HOROVOD_METRICS_",
+    "HOROVOD_FLIGHT_RECORDER_",
+    "HOROVOD_CHECK_CONSISTENCY_",
+)
 # Where the default is no single value.
 _DEFAULT_TEXTS = {"HOROVOD_START_TIMEOUT": "grows with the number of hosts"}
 
@@ -33,11 +40,11 @@ def option_name(knob: Knob) -> str:
 def _heading(knob: Knob) -> str:
     if knob.variable.startswith("HOROVOD_MPI_"):
         return MPI
-    if knob.scope == "start":
-        return JOB
-    if knob.scope == "log" or str(knob.yaml_key).startswith("stall_check."):
+    if knob.variable.startswith(_DIAGNOSTIC) or knob.scope == "log":
         return DIAGNOSIS
-    return TUNING
+    if knob.variable.startswith("HOROVOD_AUTOTUNE"):
+        return TUNING
+    return JOB if knob.scope == "start" else TUNING
 
 
 def add_knob_flags(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
@@ -109,10 +116,8 @@ def variable_text(knob: Knob, value: Any) -> str:
     if knob.type == "bool":
         return "1" if value else "0"
     if knob.type in ("int", "float"):
-        if (
-            knob.minimum is not None and not value * knob.scale >= knob.minimum
-        ):  # nan is not, either
-            raise ValueError(f"{option_name(knob)}={value} must be >= {knob.minimum:g}")
+        if not knob.is_within_bounds(value * knob.scale):
+            raise ValueError(f"{option_name(knob)}={value} must be{knob.bounds_text()}")
         return str(value * knob.scale)
     text = str(value)
     if knob.type == "int_list" and not all(part.strip().isdigit() for part in text.split(",")):

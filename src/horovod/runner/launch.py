@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 import sys
 
 import horovod
-from horovod.runner.cli import build_parser, parse_args, print_error
+from horovod.runner.cli import MONITOR_SECONDS, build_parser, parse_args, print_error
 from horovod.runner.plan import Plan, assign, choose_hosts, settle_start_timeout
 from horovod.runner.ssh import SshOptions
 
 __all__ = ["check_build", "parse_args", "run_commandline"]
+
+# The first word of the command line, and where the function is that takes the rest and returns an exit code.
+SUBCOMMANDS = {
+    "config": ("horovod.runner.configure", "configure"),
+    "doctor": ("horovod.runner.doctor", "doctor"),
+    "flight-recorder": ("horovod.runner.flight_recorder.command", "flight_recorder"),
+    "predict": ("horovod.runner.scaling.predict_command", "predict"),
+    "scaling": ("horovod.runner.scaling.command", "scaling"),
+    "timeline": ("horovod.runner.timeline.command", "timeline"),
+}
 
 
 def check_build(verbose: bool = False) -> str:
@@ -25,14 +36,10 @@ def check_build(verbose: bool = False) -> str:
 def run_commandline(argv: list[str] | None = None) -> int:
     """Runs horovodrun with `argv` (sys.argv); returns its exit code."""
     words = sys.argv[1:] if argv is None else argv
-    if words[:1] == ["config"]:
-        from horovod.runner.configure import configure
-
-        return configure(words[1:])
-    if words[:1] == ["doctor"]:
-        from horovod.runner.doctor import doctor
-
-        return doctor(words[1:])
+    if words and words[0] in SUBCOMMANDS:
+        module, function = SUBCOMMANDS[words[0]]
+        status: int = getattr(importlib.import_module(module), function)(words[1:])
+        return status
     args = parse_args(words)
     if args.version:
         print(horovod.__version__)
@@ -102,6 +109,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         ssh=SshOptions(args.ssh_port, args.ssh_identity_file, bool(args.ssh_accept_new_host_keys)),
         interfaces=args.nics,
         uses_srun=args.uses_srun,
+        monitor_seconds=(args.monitor_interval or MONITOR_SECONDS) if args.monitor else None,
     )
 
 

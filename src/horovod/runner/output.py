@@ -6,8 +6,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import IO, NamedTuple, TextIO
+from collections.abc import Callable, Mapping
+from typing import IO, NamedTuple, Protocol, TextIO
 
 from horovod.runner.protocol import STDERR, STDOUT
 
@@ -71,8 +71,16 @@ def _character_end(data: bytearray) -> int:
     return start if data[start] >= 0xC0 else len(data)
 
 
+class ByteSink(Protocol):
+    """Where lines go."""
+
+    def write(self, data: bytes, /) -> None:
+        """Takes whole lines, and at times a part of one."""
+        ...
+
+
 class Sink:
-    """Where lines go: the bytes below a text stream, or a text stream that has none (a notebook)."""
+    """The bytes below a text stream, or a text stream that has none (a notebook)."""
 
     def __init__(self, stream: TextIO) -> None:
         self._text = stream
@@ -96,10 +104,13 @@ class Output:
         size: int,
         directory: str | None = None,
         timestamps: bool = False,
-        sinks: dict[int, Sink] | None = None,
+        sinks: Mapping[int, ByteSink] | None = None,
         clock: Callable[[], str] = time.asctime,
     ) -> None:
-        self._sinks = sinks or {STDOUT: Sink(sys.stdout), STDERR: Sink(sys.stderr)}
+        self._sinks: Mapping[int, ByteSink] = sinks or {
+            STDOUT: Sink(sys.stdout),
+            STDERR: Sink(sys.stderr),
+        }
         self._timestamps = timestamps
         self._clock = clock
         self._splitters: dict[tuple[int, int], LineSplitter] = {}
@@ -112,6 +123,10 @@ class Output:
             self._files[rank, stream].write(data)
         splitter = self._splitters.setdefault((rank, stream), LineSplitter())
         self._emit(rank, stream, splitter.feed(data))
+
+    def announce(self, text: str) -> None:
+        """A line of the launcher itself on standard output."""
+        self._sinks[STDOUT].write(f"{text}\n".encode(errors="replace"))
 
     def end(self, rank: int) -> None:
         """The worker has ended: passes on lines without an end."""

@@ -25,6 +25,8 @@ from horovod.runner.ssh import SshOptions, over_ssh
 from horovod.runner.store import Store
 
 KEY_VARIABLE = "_HOROVOD_SECRET_KEY"
+MONITOR_VARIABLE = "HOROVOD_MONITOR"
+SNAPSHOT_SECONDS = 1.0  # its value: between two snapshots that a rank sends
 START_SECONDS = 30
 HOSTS_PER_SECOND = 2
 
@@ -53,6 +55,9 @@ class Plan(NamedTuple):
     ssh: SshOptions = SshOptions()
     interfaces: list[str] | None = None
     uses_srun: bool = False  # instead of ssh
+    monitor_seconds: float | None = (
+        None  # between two printed tables of --monitor; None: no monitor
+    )
 
     def there(self, environment: Mapping[str, str]) -> Callable[[str, Sequence[str]], list[str]]:
         """Gives, for a host that is not this machine and a command, what runs that command there."""
@@ -143,11 +148,16 @@ def job_of_host(
         b"PYTHONUNBUFFERED": b"1",
         KEY_VARIABLE.encode(): base64.b64encode(store.key),
     }
+    if plan.monitor_seconds is not None:
+        common[MONITOR_VARIABLE.encode()] = str(SNAPSHOT_SECONDS).encode()
     local = is_local(target)
     workers = [Worker(slot.rank, _identity(slot)) for slot in plan.slots if slot.hostname == target]
     here = sum(is_local(slot.hostname) for slot in plan.slots) if local else len(workers)
     passed_on = {
-        name: value for name, value in environment.items() if local or not stays_here(name)
+        name: value
+        for name, value in environment.items()
+        # An outer job's monitor is not told of this one.
+        if (local or not stays_here(name)) and name != MONITOR_VARIABLE.encode()
     }
     return Job(
         host=host_name(target),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -46,12 +46,22 @@ def _listen(address: str) -> socket.socket:
 class Store:
     """Serves `RendezvousClient`s that hold `key`; also read and written by the driver directly.
 
+    What clients set in a scope of `takers` is not stored but given to that function as key and value, in the
+    server's thread; its ValueError is what the client is told.
+
     asyncio is imported in the server's thread: connections that come before wait in the backlog,
     and the driver starts its agents meanwhile.
     """
 
-    def __init__(self, key: bytes, log: Callable[[str], None], address: str = HERE) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        log: Callable[[str], None],
+        address: str = HERE,
+        takers: Mapping[str, Callable[[str, bytes], None]] | None = None,
+    ) -> None:
         self.key = key
+        self.takers = dict(takers or {})
         self._log = log
         self._listener = _listen(address)
         self._listener.setblocking(False)
@@ -232,6 +242,13 @@ class _Server:
         await connection.send(["all", current.complete.result()])
 
     def _set(self, where: tuple[str, str], value: bytes) -> None:
+        take = self._store.takers.get(where[0])
+        if take is not None:
+            try:
+                take(where[1], value)
+            except ValueError as error:
+                raise _Refused(str(error)) from None
+            return
         self._store.set_value(*where, value)
         awaited = self._awaited.pop(where, None)
         if awaited is not None:

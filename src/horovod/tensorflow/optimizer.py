@@ -8,10 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.compression import Compressor
+from horovod.common.consistency import ConsistencyCheck, make_check
 from horovod.common.dtypes import Adasum, Average, ReduceOp
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._basics import rank
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.consistency import compare_after_step
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradient_reduction import Reduction, resolve_groups
 
@@ -32,6 +34,9 @@ class _DistributedOptimizer(_LegacyOptimizer):
         super().__init__(name=reduction.name, use_locking=use_locking)
         self._optimizer = optimizer
         self._reduction = reduction
+        self._check = make_check(
+            f"{reduction.name}_consistency", reduction.process_set, names_matter=False, first=2
+        )
         self._agg_helper: LocalGradientAggregationHelper | None = None
         if backward_passes_per_step > 1:
             if tf.executing_eagerly():
@@ -66,15 +71,27 @@ class _DistributedOptimizer(_LegacyOptimizer):
         compute = self._agg_helper.compute_gradients if self._agg_helper else self._reduction
         return list(zip(compute(gradients, variables), variables, strict=True))
 
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies what `compute_gradients` returned."""
+        pairs = list(grads_and_vars)
 
         def apply() -> Any:
-            return self._optimizer.apply_gradients(*args, **kwargs)
+            applied = self._optimizer.apply_gradients(pairs, *args, **kwargs)
+            return applied if self._check is None else self._compared(self._check, applied, pairs)
 
         if self._agg_helper is None:
             return apply()
-        return self._agg_helper.apply_gradients(apply, self._optimizer, *args, **kwargs)
+        return self._agg_helper.apply_gradients(apply, self._optimizer, pairs, *args, **kwargs)
+
+    def _compared(self, check: ConsistencyCheck, applied: Any, pairs: list[tuple[Any, Any]]) -> Any:
+        """Has the variables of the ranks compared after the update; in a graph the returned op does both."""
+        variables = [variable for _, variable in pairs if not self._reduction.is_local(variable)]
+        if tf.executing_eagerly() or applied is None:
+            compare_after_step(check, variables)
+            return applied
+        with tf.control_dependencies([applied]):
+            compared = compare_after_step(check, variables)
+            return applied if compared is None else tf.group(applied, compared)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a slot of the wrapped optimizer."""

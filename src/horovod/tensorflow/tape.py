@@ -8,9 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.compression import Compressor
+from horovod.common.consistency import VARIABLE
 from horovod.common.dtypes import Adasum, Average, ReduceOp
+from horovod.common.knobs import value_of
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.consistency import check_of_tape, compare_after_step
 from horovod.tensorflow.gradient_reduction import Reduction, resolve_groups
 
 
@@ -18,6 +21,7 @@ class _DistributedGradientTape:
     """What is put in front of the class of the user's tape."""
 
     _hvd_reduction: Reduction
+    _hvd_is_checked: bool
 
     def register_local_source(self, source: Any) -> None:
         """Keeps the gradient of this source on its rank."""
@@ -43,6 +47,10 @@ class _DistributedGradientTape:
         del use_generic_names
         gradients = super().gradient(target, sources, output_gradients, **options)  # type: ignore[misc]
         flat_sources = tf.nest.flatten(sources)
+        if self._hvd_is_checked:
+            found = check_of_tape(self._hvd_reduction, flat_sources)
+            if found is not None:
+                compare_after_step(*found)
         # IndexedSlices are one gradient here, a structure to tf.nest.
         flat = tf.nest.flatten(gradients, expand_composites=False)
         reduced = self._hvd_reduction(flat, flat_sources)
@@ -73,6 +81,7 @@ def _wrap(tape: Any, reduction: Reduction) -> Any:
     # The wrapped tape goes on where the user's stands: it shares the recording.
     wrapped.__dict__.update(tape.__dict__)
     wrapped._hvd_reduction = reduction
+    wrapped._hvd_is_checked = bool(value_of(VARIABLE))
     return wrapped
 
 

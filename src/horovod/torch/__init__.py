@@ -21,6 +21,7 @@ from horovod.torch._basics import (
     cross_size,
     cuda_built,
     ddl_built,
+    dump_flight_recorder,
     global_process_set,
     gloo_built,
     gloo_enabled,
@@ -29,6 +30,7 @@ from horovod.torch._basics import (
     is_initialized,
     local_rank,
     local_size,
+    metrics,
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
@@ -156,6 +158,8 @@ __all__ = [
     "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
+    "metrics",
+    "dump_flight_recorder",
     "synchronize",
 ]
 

@@ -18,6 +18,8 @@ shutdown = _basics.shutdown
 is_initialized = _basics.is_initialized
 start_timeline = _basics.start_timeline
 stop_timeline = _basics.stop_timeline
+metrics = _basics.metrics
+dump_flight_recorder = _basics.dump_flight_recorder
 size = _basics.size
 local_size = _basics.local_size
 cross_size = _basics.cross_size
@@ -73,4 +75,6 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "metrics",
+    "dump_flight_recorder",
 ]

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import required
 
+from horovod.common.consistency import ConsistencyCheck, make_check
 from horovod.common.dtypes import Adasum, Average, ReduceOp
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import submission
 from horovod.torch.amp import reduce_before_unscaling
 from horovod.torch.compression import Compression, Compressor
+from horovod.torch.fingerprints import fingerprint_of
 from horovod.torch.gradients import Reducer, Rules
 from horovod.torch.naming import next_number
 from horovod.torch.parameter_groups import resolve_groups, resolve_names
@@ -61,9 +63,16 @@ class Settings:
             self.predivide_factor,
             self.sparse_as_dense,
         )
-        # Names are equal on all ranks if they build their optimizers in the same order.
-        prefix = f"optimizer{self.number}." if self.number else ""
-        return Reducer(rules, prefix, self.passes_per_step)
+        return Reducer(rules, self.prefix, self.passes_per_step)
+
+    @property
+    def prefix(self) -> str:
+        """What names begin with: equal on all ranks if they build their optimizers in the same order."""
+        return f"optimizer{self.number}." if self.number else ""
+
+    def consistency_check(self) -> ConsistencyCheck | None:
+        """Returns what compares the parameters of the ranks, None unless it was asked for."""
+        return make_check(f"{self.prefix}consistency", self.process_set)
 
 
 class _DistributedOptimizer(_Base):
@@ -71,6 +80,7 @@ class _DistributedOptimizer(_Base):
 
     _settings: Settings
     _reducer: Reducer
+    _consistency: ConsistencyCheck | None
     _parameter_names: dict[Tensor, str]
     _grouping: list[list[Tensor]]
     _should_synchronize: bool
@@ -88,6 +98,7 @@ class _DistributedOptimizer(_Base):
         reducer.add((parameter, names[parameter]) for parameter in _parameters(self.param_groups))
         reducer.set_groups(grouping)
         self._reducer = reducer
+        self._consistency = settings.consistency_check()
 
     # -- gradients -------------------------------------------------------------------------------
 
@@ -134,6 +145,10 @@ class _DistributedOptimizer(_Base):
 
         With a closure, gradients are reduced after each call of it. For LBFGS, whose decisions
         depend on the loss, the loss is reduced too, so that all ranks decide alike.
+
+        Raises:
+            HorovodConsistencyError: HOROVOD_CHECK_CONSISTENCY_STEPS is set, and ranks have different
+                parameters after the step.
         """
         if closure is not None and self._should_synchronize:
             closure = self._reducing_closure(closure)
@@ -147,12 +162,25 @@ class _DistributedOptimizer(_Base):
                 "optimizer.synchronize() first."
             )
         try:
-            return super().step() if closure is None else super().step(closure)
+            result = super().step() if closure is None else super().step(closure)
         finally:
             self._window_done()
+        if self._consistency is not None:
+            self._check_consistency(self._consistency)
+        return result
 
     # Torch wraps `step` of every class to run step hooks; the class beneath runs them, once.
     step.hooked = True  # type: ignore[attr-defined]
+
+    def _check_consistency(self, check: ConsistencyCheck) -> None:
+        """Counts a step, and compares the parameters of the ranks if it is time to."""
+        # A GradScaler leaves it to fused optimizers to skip a step; then nothing was changed.
+        skipped = getattr(self, "found_inf", None)
+        if skipped is not None and bool(skipped):
+            return
+        if check.is_due():
+            names = self._parameter_names
+            check.compare([fingerprint_of(names[p], p) for p in _parameters(self.param_groups)])
 
     def _reducing_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         # A backward pass before step() is settled first, so that the closure may clear gradients.

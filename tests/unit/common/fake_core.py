@@ -55,6 +55,28 @@ class FakeCore:
     def abort_text(self) -> str | None:
         return None
 
+    # --- seeing and tuning ---
+
+    def next_stack_request(self) -> bool:
+        with self._wake:
+            self._wake.wait_for(lambda: not self.running)
+        return False
+
+    def set_stack_handler(self, signal: int, file: int) -> None:
+        os.close(file)
+
+    def install_dump_signal(self, signal: int) -> bool:
+        return True
+
+    def set_clock(self, offset_micros: float, error_micros: float) -> None:
+        self.clock = (offset_micros, error_micros)
+
+    def algorithm_table(self) -> str:
+        return "Algorithms:\nALLREDUCE, one host, other sizes: shares"
+
+    def metrics(self) -> dict[str, Any]:
+        return {"rank": 0, "size": 1, "steps": 0}
+
     # --- connections on first use ---
 
     def request_connection(self, peer: int) -> None:

@@ -14,13 +14,13 @@ if importlib.util.find_spec("horovod._core") is None:  # not compiled here: noth
 
 from fake_core import FakeCore
 
-from horovod.common import collectives, connect, engine
+from horovod.common import collectives, connect, engine, observation, stacks
 from horovod.common.bootstrap.kind import Identity
 from horovod.common.process_sets import global_process_set
 
 
 def _use(core: FakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (collectives, connect, engine):
+    for module in (collectives, connect, engine, observation, stacks):
         monkeypatch.setattr(module, "_core", core)
 
 

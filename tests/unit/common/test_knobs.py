@@ -19,7 +19,13 @@ def test_an_empty_environment_gives_the_defaults_of_the_core() -> None:
         "dynamic_process_sets": False,
         "stall_check": True,
         "stall_warning_seconds": 60.0,
-        "stall_shutdown_seconds": 0.0,
+        "stall_shutdown_seconds": 1800.0,
+        "straggler_share": 0.1,
+        "flight_recorder_size": 2000,
+        "timeline_path": "",
+        "timeline_mark_cycles": False,
+        "timeline_all_ranks": False,
+        "timeline_max_mb": 1024,
         "slot_bytes": 524288,
         "slots": 4,
         "log_level": 3,
@@ -82,10 +88,10 @@ def test_variables_of_the_installation_are_harmless() -> None:
 
 
 def test_a_feature_that_comes_later_gives_a_note_when_it_is_asked_for() -> None:
-    assert knobs.review_environment({"HOROVOD_TIMELINE": "/t.json"}).notes == [
-        "HOROVOD_TIMELINE is set but has no effect yet (timeline)."
+    assert knobs.review_environment({"HOROVOD_ELASTIC": "1"}).notes == [
+        "HOROVOD_ELASTIC is set but has no effect yet (elastic jobs)."
     ]
-    assert knobs.review_environment({"HOROVOD_AUTOTUNE": "0"}).notes == []
+    assert knobs.review_environment({"HOROVOD_ELASTIC": "0"}).notes == []
 
 
 @pytest.mark.parametrize("text", ["MPI", "mpi", "CCL", "ccl"])

@@ -8,6 +8,7 @@ from horovod._keras.basics import (
     cross_size,
     cuda_built,
     ddl_built,
+    dump_flight_recorder,
     gloo_built,
     gloo_enabled,
     init,
@@ -15,6 +16,7 @@ from horovod._keras.basics import (
     is_initialized,
     local_rank,
     local_size,
+    metrics,
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
@@ -86,4 +88,6 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "metrics",
+    "dump_flight_recorder",
 ]

@@ -1,0 +1,1 @@
+"""`horovodrun flight-recorder DIR`: which rank diverged first and how, from all ranks' dumps."""
