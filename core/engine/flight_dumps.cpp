@@ -113,6 +113,11 @@ std::vector<AnswerMessage> FlightDumps::progress(TimePoint now) {
   return answers;
 }
 
+void FlightDumps::finish(TimePoint now) {
+  progress(now);
+  progress(now + StackSource::kPatience);
+}
+
 AnswerMessage FlightDumps::describe_self(std::uint32_t inquiry, const std::string& stacks,
                                          TimePoint now) const {
   AnswerMessage answer{inquiry, topology_.rank, {}, {}, stacks};

@@ -67,6 +67,8 @@ class FlightDumps {
   // Writes what is due; returns the answers that must go to the root.
   std::vector<AnswerMessage> progress(TimePoint now);
   std::optional<TimePoint> deadline() const { return stacks_.deadline(); }
+  // Writes what is not written yet, with the stacks that can be had at once.
+  void finish(TimePoint now);
 
   BlockedCallers& blocked() { return blocked_; }
   std::uint64_t written() const { return written_.load(std::memory_order_acquire); }

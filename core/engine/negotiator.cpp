@@ -468,6 +468,7 @@ void Negotiator::spread_abort() {
 void Negotiator::ring_put_off_bells() { tree_.ring_due(false); }
 
 void Negotiator::say_goodbye() {
+  observers_.dumps.finish(now_);
   tree_.send_everywhere(GoodbyeMessage{});
   tree_.flush(false);
 }

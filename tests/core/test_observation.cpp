@@ -1,4 +1,13 @@
 // Steps, stragglers, and the report of a stall: pure parts of what explains a job.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "engine/flight_dumps.h"
+#include "engine/stack_source.h"
 #include "engine/stall_report.h"
 #include "engine/step_counter.h"
 #include "engine/stragglers.h"
@@ -12,6 +21,7 @@ using namespace std::chrono_literals;
 namespace {
 
 const std::chrono::steady_clock::time_point kStart{1000s};
+std::atomic<int> handler_file{-1};
 
 Topology topology(Rank size) {
   Topology topology;
@@ -174,6 +184,60 @@ TEST_CASE("an inquiry ends when all have answered, or when its time is over") {
   const InquiryMessage second = inquiry.begin("", {stalled("a", {0}, {1})}, kStart);
   inquiry.receive({second.number, 1, {}, {}, ""});
   CHECK(inquiry.take(kStart, topology(3)).has_value());
+}
+
+TEST_CASE("without a thread of Python there are no stacks, and nobody waits for them") {
+  StackSource source([] {});
+  CHECK_FALSE(source.take(kStart).has_value());
+  source.request(kStart);
+  CHECK(source.deadline() == kStart);
+  CHECK(source.take(kStart) == "");
+  CHECK_FALSE(source.deadline().has_value());
+}
+
+TEST_CASE(
+    "stacks come from the thread of Python, or from the signal's handler when it has no time") {
+  int notified = 0;
+  StackSource source([&] { ++notified; });
+  const int file = ::memfd_create("stacks", 0);
+  handler_file = file;
+  std::signal(SIGRTMIN + 3, [](int) {
+    [[maybe_unused]] const ssize_t written = ::write(handler_file, "from the handler", 16);
+  });
+  source.set_handler(SIGRTMIN + 3, Descriptor(file));
+  std::atomic<int> requests{0};
+  std::thread python([&] {
+    while (source.next_request()) ++requests;
+  });
+  auto now = kStart;
+  // The thread serves from its first wait on; until then an answer comes at once.
+  while (source.request(now), source.take(now)) std::this_thread::yield();
+  source.provide("from Python");
+  CHECK(notified == 1);
+  CHECK(source.take(now) == "from Python");
+  source.request(now);
+  CHECK_FALSE(source.take(now).has_value());
+  CHECK(source.deadline() == now + StackSource::kPatience);
+  CHECK(source.take(now + StackSource::kPatience) == "from the handler");
+  source.request(now);
+  CHECK(source.take(now + StackSource::kPatience) == "from the handler");  // the file was emptied
+  source.end();
+  python.join();
+}
+
+TEST_CASE("callers that are blocked are known until they leave") {
+  BlockedCallers blocked;
+  Handle handle(1);
+  const auto operation = std::make_shared<Operation>();
+  operation->request.name = "g";
+  handle.operations.push_back(operation);
+  blocked.enter(handle, kStart);
+  blocked.enter(handle, kStart + 1s);  // known already
+  REQUIRE(blocked.all().size() == 1);
+  CHECK(blocked.all()[0].name == "g");
+  CHECK(blocked.all()[0].since == kStart);
+  blocked.leave(handle);
+  CHECK(blocked.all().empty());
 }
 
 TEST_CASE("each rank has a file of its own for the timeline") {

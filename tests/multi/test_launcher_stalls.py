@@ -22,10 +22,10 @@ JOB = str(Path(__file__).with_name("stall_job.py"))
 SHUTDOWN = f"is stalled for longer than {SHUTDOWN_SECONDS} seconds. Will shutdown."
 
 
-def stall(kind: str, tmp_path: Path, ranks: int = 2) -> str:
+def stall(kind: str, tmp_path: Path, ranks: int = 2, hosts: str = "localhost:4") -> str:
     """Runs the job and returns all it wrote, without the prefixes of ranks."""
     dumps = ["--flight-recorder-dir", str(tmp_path / "dumps")]
-    done = launch("-np", str(ranks), *LIMITS, *dumps, sys.executable, JOB, kind)
+    done = launch("-np", str(ranks), "-H", hosts, *LIMITS, *dumps, sys.executable, JOB, kind)
     assert done.returncode != 0
     text = (done.stdout + done.stderr).decode()
     return re.sub(r"^\[\d+\]<std(out|err)>:", "", text, flags=re.M)
@@ -90,6 +90,18 @@ def test_an_operation_on_rank_0_only(tmp_path: Path) -> None:
         assert "in evaluate" in about
     assert "Rank 0 on host localhost is alive" not in text
     assert SHUTDOWN in text
+
+
+def test_ranks_of_another_host_answer_through_its_leader(tmp_path: Path) -> None:
+    """Two declared hosts: rank 0 asks rank 2, which leads the other one and asks rank 3."""
+    text = stall("rank0", tmp_path, ranks=4, hosts="localhost:2,127.0.0.1:2")
+    assert text.count("What the missing ranks are doing:") == 1
+    for rank in (1, 2, 3):
+        host = "localhost" if rank == 1 else "127.0.0.1"
+        about = paragraph(text, rank)
+        assert about.startswith(f"Rank {rank} on host {host} is alive.")
+        assert "in evaluate" in about
+        assert (tmp_path / "dumps" / f"rank{rank}.json").exists()
 
 
 def test_stacks_come_from_a_rank_whose_native_code_holds_the_lock(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class HorovodBasics:
         observation.start_timeline(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
-        """Ends the timeline that is being written, if any; may be called on any rank. Raises as `start_timeline`."""
+        """Ends the timeline that is being written, if any; from any rank. Raises as `start_timeline`."""
         observation.stop_timeline()
 
     def metrics(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How far the clock of this rank is ahead of rank 0's, so that timelines of several hosts can be laid together."""
+"""How far the clock of this rank is ahead of rank 0's: what lays timelines of several hosts together."""
 
 from __future__ import annotations
 

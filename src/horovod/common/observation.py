@@ -8,7 +8,15 @@ from typing import Any
 
 import horovod
 from horovod import _core
-from horovod.common import clock, engine, knobs, metrics_server, monitor_feed, stacks
+from horovod.common import (
+    autotune,
+    clock,
+    engine,
+    knobs,
+    metrics_server,
+    monitor_feed,
+    stacks,
+)
 from horovod.common.dtypes import Collective
 from horovod.common.log import logger
 
@@ -27,12 +35,15 @@ def begin(env: Mapping[str, str]) -> None:
         metrics,
     )
     monitor_feed.start(env, engine.state.rounds - 1, metrics)
+    who = engine.identity()
+    autotune.start(autotune.options_from_environment(env), who.rank, who.size)
     if engine.identity().rank == 0:
         logger.info("%s", start_text(env))
 
 
 def prepare_end() -> None:
     """Before the engine ends: what still reads from it."""
+    autotune.stop()
     monitor_feed.stop()
     metrics_server.stop()
 
