@@ -20,6 +20,9 @@ RUNS: list[tuple[str, str, list[str]]] = [
     ("rendezvous", "rendezvous.py", []),
     ("memory", "memory.py", []),
     ("idle", "idle.py", []),
+    ("overhead", "overhead.py", []),
+    ("scaling-model", "scaling_model.py", []),
+    ("autotune", "autotune.py", ["--samples", "8"]),
 ]
 
 

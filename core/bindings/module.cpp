@@ -315,7 +315,7 @@ nb::dict metrics() {
   nb::dict dict;
   dict["rank"] = running->topology().rank;
   dict["size"] = running->topology().size;
-  dict["steps"] = metrics.steps.get();
+  dict["steps"] = running->steps();
   dict["operations"] = by_kind(metrics.operations);
   dict["bytes"] = by_kind(metrics.bytes);
   for (const char* name : {"operations_submitted", "operations_in_flight", "queue_depth",
@@ -343,7 +343,7 @@ nb::dict tuning_sample() {
   const Metrics& metrics = running->metrics();
   nb::dict dict;
   dict["bytes"] = metrics.global_bytes.get();
-  dict["steps"] = metrics.steps.get();
+  dict["steps"] = running->steps();
   dict["cycles"] = metrics.cycles.get();
   dict["seconds"] =
       std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

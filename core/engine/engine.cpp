@@ -303,6 +303,7 @@ bool Engine::sleep(Handle& handle, std::chrono::steady_clock::time_point began) 
 }
 
 void Engine::stop_waiting(Handle& handle) {
+  if (!handle.blocks_caller.load(std::memory_order_relaxed)) return;
   if (handle.blocks_caller.exchange(false)) dumps_.blocked().leave(handle);
 }
 

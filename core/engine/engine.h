@@ -97,6 +97,8 @@ class Engine {
   // From any rank, for all; an empty path ends it. Blocks until it is so.
   Status control_timeline(const std::string& path, bool mark_cycles);
 
+  // Training steps that have begun.
+  std::uint64_t steps() const { return steps_.steps(); }
   // Until `count` training steps have begun; false: out of time, or the job has ended.
   bool wait_for_steps(std::uint64_t count, std::chrono::nanoseconds limit) {
     return steps_.wait(count, limit);

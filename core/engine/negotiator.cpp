@@ -413,7 +413,6 @@ void Negotiator::count_step(const ExecuteEntry& entry,
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (!requests[i]->cacheable) continue;
     if (!observers_.steps.executed(entry.items[i])) continue;
-    observers_.instruments.metrics.steps.add();
     if (coordinator_) coordinator_->stragglers().step(now_);
     if (observers_.instruments.timeline.active()) {
       observers_.instruments.timeline.record(StepTrace{now_, observers_.steps.steps()});
@@ -485,13 +484,13 @@ void Negotiator::report_warnings(TimePoint now) {
   if (const auto text = inquiry_.take(now, topology_)) log(LogLevel::kWarning, *text);
   if (const auto text = coordinator_->take_warning()) log(LogLevel::kWarning, *text);
   Stragglers& stragglers = coordinator_->stragglers();
+  if (stragglers.windows() == straggler_windows_) return;
+  straggler_windows_ = stragglers.windows();
   while (const auto found = stragglers.take()) {
     log(LogLevel::kWarning, straggler_text(*found, topology_));
   }
-  if (stragglers.seconds() != straggler_seconds_) {
-    const std::lock_guard lock(stragglers_mutex_);
-    straggler_seconds_ = stragglers.seconds();
-  }
+  const std::lock_guard lock(stragglers_mutex_);
+  straggler_seconds_ = stragglers.seconds();
 }
 
 std::optional<TimePoint> Negotiator::next_deadline() const {

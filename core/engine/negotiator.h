@@ -114,6 +114,7 @@ class Negotiator {
   std::vector<TimelineCommand> timeline_commands_;  // at the root, to be decided
   mutable std::mutex stragglers_mutex_;
   std::map<Rank, double> straggler_seconds_;
+  std::uint64_t straggler_windows_ = 0;  // that have been looked at
   mutable std::mutex sets_mutex_;
   std::map<ProcessSetId, std::shared_ptr<const std::vector<Rank>>> sets_;
   std::vector<std::shared_ptr<Operation>> again_;  // to be announced once more or later

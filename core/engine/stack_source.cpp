@@ -34,23 +34,27 @@ void StackSource::request(TimePoint now) {
   const std::lock_guard lock(mutex_);
   if (asked_) return;
   asked_ = now;
+  asking_.store(true, std::memory_order_relaxed);
   text_.reset();
   wanted_ = served_;
   changed_.notify_all();
 }
 
 std::optional<std::string> StackSource::take(TimePoint now) {
+  if (!asking_.load(std::memory_order_relaxed)) return std::nullopt;
   const std::lock_guard lock(mutex_);
   if (!asked_) return std::nullopt;
   const bool hopeless = !served_ || now >= *asked_ + kPatience;
   if (!text_ && !hopeless) return std::nullopt;
   asked_.reset();
+  asking_.store(false, std::memory_order_relaxed);
   wanted_ = false;
   if (text_) return std::exchange(text_, std::nullopt);
   return signal_ == 0 ? std::string() : raise_and_read();
 }
 
 std::optional<StackSource::TimePoint> StackSource::deadline() const {
+  if (!asking_.load(std::memory_order_relaxed)) return std::nullopt;
   const std::lock_guard lock(mutex_);
   if (!asked_) return std::nullopt;
   return served_ ? *asked_ + kPatience : *asked_;

@@ -6,6 +6,7 @@
 // all stacks to a file without that lock, and nobody's system call is interrupted.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -44,6 +45,8 @@ class StackSource {
   std::string raise_and_read();
 
   std::function<void()> notify_;
+  // Looked at in every round of negotiation, so without the lock. Changed under the negotiation role only.
+  std::atomic<bool> asking_{false};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool served_ = false;  // a thread of Python looks after requests

@@ -206,7 +206,7 @@ InquiryMessage Inquiry::begin(std::string head, std::vector<StalledOperation> st
   for (const StalledOperation& operation : stalled_) {
     for (const RankRange& range : operation.missing.ranges()) {
       for (Rank r = range.first; r < range.first + range.count; ++r) {
-        if (awaited_.size() < static_cast<std::size_t>(kAsked)) awaited_.add(RankSet(r));
+        if (awaited_.size() < kAsked) awaited_.add(RankSet(r));
       }
     }
   }

@@ -9,7 +9,7 @@ void Stragglers::completed(const RankSet& last, TimePoint others_there,
                            std::optional<TimePoint> blocked_since, TimePoint now) {
   if (last.empty()) return;
   Cost& cost = costs_[last.first()];
-  cost.ranks = last;
+  if (cost.ranks != last) cost.ranks = last;
   if (!blocked_since) {
     ++unblocked_;
     cost.late += now - others_there;
@@ -43,12 +43,15 @@ void Stragglers::end_window(TimePoint now) {
     for (const RankRange& range : cost.ranks.ranges()) {
       for (Rank r = range.first; r < range.first + range.count; ++r) last_seconds_[r] += seconds;
     }
-    if (share_ <= 0 || seconds <= share_ * time) continue;
+    const bool matters =
+        seconds > share_ * time && seconds > kLeastPerStep * static_cast<double>(steps_);
+    if (share_ <= 0 || !matters) continue;
     over.insert(first);
     if (over_.contains(first) && named_.insert(first).second) {
       found_.push_back({cost.ranks, seconds / time, seconds / static_cast<double>(steps_)});
     }
   }
+  ++windows_;
   over_ = std::move(over);
   begin_ = now;
   steps_ = 0;

@@ -43,12 +43,14 @@ class Stragglers {
   };
   std::optional<Straggler> take();
 
-  // What the others waited for each rank in the last window, in seconds.
+  // What the others waited for each rank in the last window, in seconds; and how many windows have ended.
   const std::map<Rank, double>& seconds() const { return last_seconds_; }
+  std::uint64_t windows() const { return windows_; }
 
  private:
   static constexpr std::uint64_t kSteps = 20;
   static constexpr std::chrono::seconds kTime{1};
+  static constexpr double kLeastPerStep = 1e-3;  // seconds: below it is how threads are scheduled
 
   struct Cost {
     RankSet ranks;
@@ -62,6 +64,7 @@ class Stragglers {
   double share_;
   TimePoint begin_{};
   std::uint64_t steps_ = 0;
+  std::uint64_t windows_ = 0;
   std::uint64_t unblocked_ = 0;  // operations in which nobody was blocked
   std::map<Rank, Cost> costs_;   // by the first of `ranks`
   std::set<Rank> over_;          // in the window before

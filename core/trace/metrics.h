@@ -85,7 +85,6 @@ inline std::uint64_t nanoseconds_between(std::chrono::steady_clock::time_point f
 
 struct Metrics {
   // Under the negotiation role
-  Count steps;  // of training, begun
   Count cache_hits, cache_misses;
   Count cycles;  // at the root: batches that were flushed
   Count stalls;  // at the root: reports

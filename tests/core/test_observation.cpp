@@ -124,6 +124,12 @@ TEST_CASE("one long pause is no straggler, nor is a small share, nor any with th
   CHECK_FALSE(run_steps(once, 60, 1ms, true).has_value());
   Stragglers small(0.1);
   CHECK_FALSE(run_steps(small, 100, 5ms, true).has_value());
+  Stragglers short_steps(0.1);
+  for (auto now = kStart; now < kStart + 5s; now += 1ms) {
+    short_steps.step(now);
+    short_steps.completed(RankSet(1), now, now, now + 500us);
+  }
+  CHECK_FALSE(short_steps.take().has_value());
   Stragglers off(0);
   CHECK_FALSE(run_steps(off, 100, 80ms, true).has_value());
 }

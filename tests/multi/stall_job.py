@@ -56,6 +56,13 @@ def unequal_batches() -> None:
     reduce("metric")
 
 
+def slow_rank() -> None:
+    """Rank 1 needs half of each step longer than the others, who are blocked meanwhile."""
+    for _ in range(100):
+        time.sleep(0.04 if hvd.rank() == 1 else 0.02)
+        reduce("gradient")
+
+
 def wait_for_dump() -> None:
     """Sends itself the signal, and waits until the dump is there."""
     os.kill(os.getpid(), signal.SIGUSR2)
@@ -85,6 +92,7 @@ KINDS = {
     "rank0": on_rank_0_only,
     "native": native_code,
     "batches": unequal_batches,
+    "slow": slow_rank,
     "signal": wait_for_dump,
     "call": dump_and_go_on,
     "own_handler": own_handler,

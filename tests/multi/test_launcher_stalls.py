@@ -119,6 +119,14 @@ def test_unequal_numbers_of_batches(tmp_path: Path) -> None:
     assert SHUTDOWN in text
 
 
+def test_a_slow_rank_is_named_once(tmp_path: Path) -> None:
+    done = launch("-np", "3", "-H", "localhost:2,127.0.0.1:1", sys.executable, JOB, "slow")
+    text = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, text
+    assert text.count("Rank 1 on host localhost is slow: the others waited for it for ") == 1
+    assert "What the missing ranks are doing" not in text
+
+
 def test_each_rank_writes_down_what_it_did_last(tmp_path: Path) -> None:
     text = stall("order", tmp_path)
     assert f"`horovodrun flight-recorder {tmp_path / 'dumps'}`" in text

@@ -135,6 +135,20 @@ def test_a_job_of_two_ranks_leaves_valid_files_when_both_are_killed(tmp_path: Pa
             assert len(load(path, killed=True)) > 100
 
 
+def test_clocks_of_several_hosts_are_compared(tmp_path: Path) -> None:
+    """The two hosts are this machine, so the true offset is 0 and must lie within the error."""
+    file = tmp_path / "t.json"
+    flags = ["--timeline-filename", str(file), "--timeline-all-ranks"]
+    run("-np", "4", "-H", "localhost:2,127.0.0.1:2", *flags, sys.executable, JOB, "steps")
+    heads = [load(path)[0]["args"] for path in (file, *sorted(tmp_path.glob("t.rank*.json")))]
+    assert [head["host"] for head in heads] == ["localhost"] * 2 + ["127.0.0.1"] * 2
+    for head in heads[:2]:
+        assert (head["clock_offset_micros"], head["clock_error_micros"]) == (0, 0)
+    for head in heads[2:]:
+        assert 0 < head["clock_error_micros"] < 1e6
+        assert abs(head["clock_offset_micros"]) <= head["clock_error_micros"]
+
+
 def test_any_rank_begins_and_ends_a_timeline(tmp_path: Path) -> None:
     text = run(
         *("-np", "2", sys.executable, JOB, "dynamic", str(tmp_path)),

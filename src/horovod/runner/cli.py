@@ -65,6 +65,9 @@ examples:
     horovodrun -np 4 --output-filename logs -prefix-timestamp python train.py
   a file for --config-file, by question and answer:
     horovodrun config horovod.yaml
+  a timeline of every rank, and a page that explains it:
+    horovodrun -np 4 --timeline-filename t.json --timeline-all-ranks python t.py
+    horovodrun timeline report t.json t.rank*.json
   completion in this shell:
     eval "$(horovodrun --print-completion bash)"
 
@@ -217,7 +220,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="horovodrun",
         usage="horovodrun -np N [options] command ...\n"
-        "       horovodrun doctor [-H HOSTS]\n       horovodrun config [FILE]",
+        "       horovodrun doctor [-H HOSTS]\n       horovodrun config [FILE]\n"
+        "       horovodrun scaling --np 1,2,4 command ...\n"
+        "       horovodrun predict TIMELINE --hosts N ...\n"
+        "       horovodrun timeline merge|report FILE...\n"
+        "       horovodrun flight-recorder DIR",
         description="Starts N processes of a training script and connects them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -161,7 +161,7 @@ def default_text(knob: Knob) -> str:
     """The default in the terms of the key, which may count in other units or say the opposite."""
     if knob.type == "bool":
         return "yes" if bool(knob.default) != knob.inverted else "no"
-    if knob.type == "int":
+    if knob.type == "int" and knob.default is not None:
         return str(knob.default // knob.scale)
     return str(knob.default) if knob.default else "not set"
 

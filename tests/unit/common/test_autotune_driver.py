@@ -76,7 +76,7 @@ def test_where_nothing_is_better_that_is_said(messages: pytest.LogCaptureFixture
     tune(engine, options(most_samples=5))
     assert engine.applied[-1] == START
     assert (
-        "Nothing was better than the starting values, which stay: fusion threshold 128 MiB"
+        "Nothing was clearly better than the starting values, which stay: fusion threshold 128 MiB"
         in (warnings(messages)[0])
     )
 

@@ -99,6 +99,17 @@ def test_contenders_of_a_final_are_measured_in_turn_and_another_one_begins_each_
     assert final.winner().setting == a  # a tie goes to the first
 
 
+@pytest.mark.parametrize(("score", "wins"), [(100.9, False), (101.1, True)])
+def test_the_starting_values_stay_unless_another_setting_is_clearly_better(
+    score: float, wins: bool
+) -> None:
+    a, b = START, Setting(0, 1.0, True)
+    final = Final([a, b])
+    while (setting := final.ask()) is not None:
+        final.tell(setting, score if setting == b else 100.0)
+    assert final.winner().setting == (b if wins else a)
+
+
 def test_a_tuning_that_was_interrupted_goes_on_where_it_was() -> None:
     whole = Tuner(options())
     expected = finish(whole, hill_at_small_values)

@@ -16,7 +16,7 @@ KNOBS = [knob for knob in option_knobs() if knob.yaml_key]
 
 
 def answer(*arguments: str, **by_key: str) -> tuple[int, str]:
-    """Answers the questions in the order in which they are asked; `by_key` by their last word."""
+    """Answers the questions in their order; `by_key`: by last word, or by section__word."""
     asked = io.StringIO()
 
     class Answers(io.StringIO):
@@ -24,7 +24,9 @@ def answer(*arguments: str, **by_key: str) -> tuple[int, str]:
 
         def readline(self, *_: int) -> str:
             question = asked.getvalue().rpartition("\n")[2]
-            name = question.split("[")[0].strip().rpartition(".")[2]
+            key = question.split("[")[0].strip()
+            section, _, word = key.rpartition(".")
+            name = f"{section}__{word}" if f"{section}__{word}" in by_key else word
             replies = by_key.get(name, "").split("|")
             by_key[name] = "|".join(replies[1:])
             return replies[0] + "\n"
@@ -51,7 +53,7 @@ def test_answers_become_the_file(tmp_path: Path) -> None:
         path,
         fusion_threshold_mb="32",
         cycle_time_ms="2.5",
-        enabled="no",
+        stall_check__enabled="no",
         thread_affinity="0, 3",
         level="info",
         with_timestamp="y",
@@ -80,7 +82,7 @@ def test_answers_become_the_file(tmp_path: Path) -> None:
         ("cache_capacity", "-1", "--cache-capacity=-1 must be >= 0"),
         ("cycle_time_ms", "nan", "must be >= 0"),
         ("cycle_time_ms", "fast", "expected a number, found 'fast'"),
-        ("enabled", "perhaps", "expected yes or no, found 'perhaps'"),
+        ("stall_check__enabled", "perhaps", "expected yes or no, found 'perhaps'"),
         ("thread_affinity", "0,x", "expected numbers with commas between them"),
         ("level", "loud", "'loud' is not one of TRACE"),
         ("controller", "mpi", "'mpi' is not one of gloo"),
@@ -91,7 +93,7 @@ def test_a_wrong_answer_is_explained_and_asked_again(tmp_path, name, wrong, reas
     code, text = answer(path, **{name: f"{wrong}|"})
     assert code == 0
     assert reason in text
-    assert text.count(f"{name} [") == 2
+    assert text.count(f"{name.replace('__', '.')} [") == 2
     assert read_config(path) == {}
 
 

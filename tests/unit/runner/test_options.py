@@ -14,6 +14,7 @@ from horovod.runner.common.util.config_parser import set_env_from_args
 from horovod.runner.completion import completion_script
 from horovod.runner.config_file import LATER_KEYS, ConfigError, read_config
 from horovod.runner.knob_options import destination, option_knobs
+from horovod.runner.launch import SUBCOMMANDS
 
 
 def exported(*flags: str) -> dict[str, str]:
@@ -166,9 +167,11 @@ def test_help_has_its_groups_and_fits_80_columns(monkeypatch) -> None:
     ):
         assert f"\n{heading}:\n" in text
     assert "Not available yet" not in text
-    assert 5 <= text.count("\n    horovodrun ") <= 8
+    assert 5 <= text.count("\n    horovodrun ") <= 10
     assert "docs/launcher.md" in text
     assert max(map(len, text.splitlines())) <= 80
+    for word in SUBCOMMANDS:
+        assert f"\n       horovodrun {word} " in text
 
 
 def test_every_example_of_the_help_is_a_legal_command_line(tmp_path, monkeypatch) -> None:

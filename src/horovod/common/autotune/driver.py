@@ -100,7 +100,7 @@ def verdict(tuner: Tuner, winner: Sample) -> str:
     text = f"Autotune has finished after {len(tuner.history)} samples. "
     if winner.setting == tuner.start:
         return (
-            f"{text}Nothing was better than the starting values, which stay: "
+            f"{text}Nothing was clearly better than the starting values, which stay: "
             f"{winner.setting.describe()}, {winner.score:.6g} bytes/us."
         )
     gain = winner.score / max(tuner.score_of_start(), 1e-12)

@@ -18,6 +18,9 @@ from horovod.common.autotune.search import Search
 from horovod.common.autotune.space import Setting
 
 ROUNDS_OF_THE_FINAL = 3
+# The starting values stay unless another setting scored higher by this share: less is within what the same
+# setting differs by from one minute to the next.
+LEAST_ADVANTAGE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Final:
     """Measures few contenders in turn, starting with another one in each round.
 
     Attributes:
-        contenders: the first one wins a tie.
+        contenders: the first are the starting values, which have to be beaten clearly.
         scores: of each contender, by round.
     """
 
@@ -59,8 +62,11 @@ class Final:
         return statistics.median(self.scores[setting])
 
     def winner(self) -> Sample:
-        """The contender with the highest median."""
+        """The contender with the highest median, or the first if that is hardly less."""
+        first = self.contenders[0]
         best = max(self.contenders, key=self.score)
+        if self.score(best) < (1.0 + LEAST_ADVANTAGE) * self.score(first):
+            best = first
         return Sample(best, self.score(best))
 
 
