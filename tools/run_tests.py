@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +48,16 @@ RESULTS_VARIABLE = "HVD_TEST_RESULTS"  # tests/conftest.py writes <rank>.json in
 
 @dataclass(frozen=True)
 class Job:
-    """One command, and how many ranks have to report results."""
+    """One command, and how many ranks have to report results.
+
+    Two jobs that are `modest` run at a time: they have one process, or mostly wait for what they start.
+    """
 
     name: str
     argv: list[str]
     ranks: int
     timeout: float
+    modest: bool = False
 
 
 @dataclass
@@ -106,14 +111,14 @@ def declared_launches(path: Path) -> dict[str, list[str]]:
 def jobs_of(suite: str, extra: list[str]) -> Iterator[Job]:
     """Yield the jobs of one suite; `extra` goes to pytest."""
     if suite == "core":
-        yield Job("core", [str(CORE_TESTS)], 0, 600)
+        yield Job("core", [str(CORE_TESTS)], 0, 600, modest=True)
     elif suite == "unit":
-        yield Job("tests/unit", pytest_argv(*extra, "tests/unit"), 1, 600)
+        yield Job("tests/unit", pytest_argv(*extra, "tests/unit"), 1, 900, modest=True)
     elif suite == "multi":
         for path in sorted((ROOT / "tests" / "multi").glob("test_*.py")):
             if path.name.startswith("test_launcher_"):
                 argv = pytest_argv(*extra, str(path.relative_to(ROOT)))
-                yield Job(str(path.relative_to(ROOT)), argv, 1, 600)
+                yield Job(str(path.relative_to(ROOT)), argv, 1, 900, modest=True)
             else:
                 for environment, launches in declared_launches(path).items():
                     for launch in launches:
@@ -194,11 +199,11 @@ def run(job: Job, verbose: bool) -> Tally:
             faults.append(f"exit status {status}")
         if faults and not tally.failed:
             tally.failed += 1
-        print(f"{job.name}: {tally} ({time.monotonic() - started:.1f} s)", flush=True)
+        lines = [f"{job.name}: {tally} ({time.monotonic() - started:.1f} s)"]
         if faults or verbose:
-            print(log.read_text(errors="replace")[-20_000:], flush=True)
-        for fault in faults:
-            print(f"  {fault}", flush=True)
+            lines.append(log.read_text(errors="replace")[-20_000:])
+        lines += [f"  {fault}" for fault in faults]
+        print("\n".join(lines), flush=True)  # at once: another job may have something to say
     return tally
 
 
@@ -212,9 +217,14 @@ def main() -> int:
     if unknown := set(options.suites) - set(SUITES):
         parser.error(f"unknown suite: {', '.join(sorted(unknown))}")
     extra = ["-k", options.k] if options.k else []
+    jobs = [job for suite in options.suites or SUITES for job in jobs_of(suite, extra)]
     total = Tally()
-    for suite in options.suites or SUITES:
-        for job in jobs_of(suite, extra):
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        modest = [job for job in jobs if job.modest]
+        for tally in pool.map(lambda job: run(job, options.verbose), modest):
+            total.add(tally)
+    for job in jobs:
+        if not job.modest:
             total.add(run(job, options.verbose))
     print(total)
     return 1 if total.failed or not total.passed else 0

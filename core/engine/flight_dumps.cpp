@@ -70,6 +70,8 @@ std::vector<BlockedCallers::Caller> BlockedCallers::all() const {
   return callers;
 }
 
+bool dump_signal_arrived() { return signalled.load(std::memory_order_relaxed); }
+
 void FlightDumps::dump_now(const std::string& reason, const std::string& text) {
   write(reason, text, last_stacks_);
 }
@@ -92,7 +94,7 @@ void FlightDumps::demand(const std::string& reason) {
 }
 
 std::vector<AnswerMessage> FlightDumps::progress(TimePoint now) {
-  if (signalled.load(std::memory_order_relaxed) && signalled.exchange(false)) {
+  if (dump_signal_arrived() && signalled.exchange(false)) {
     dump("signal", "", now);
   }
   if (demanded_.load(std::memory_order_acquire)) {

@@ -41,6 +41,9 @@ class BlockedCallers {
   std::map<const Handle*, Caller> callers_;
 };
 
+// Whether the signal of `install_dump_signal` came and has not been looked after.
+bool dump_signal_arrived();
+
 class FlightDumps {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -64,6 +67,10 @@ class FlightDumps {
   // From a signal handler or any thread; the engine's thread has to be woken after it.
   void demand(const std::string& reason);
 
+  // Something is to be written. Asked in every round of negotiation.
+  bool has_work() const {
+    return !wishes_.empty() || demanded_.load(std::memory_order_relaxed) || dump_signal_arrived();
+  }
   // Writes what is due; returns the answers that must go to the root.
   std::vector<AnswerMessage> progress(TimePoint now);
   std::optional<TimePoint> deadline() const { return stacks_.deadline(); }

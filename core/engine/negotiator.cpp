@@ -57,7 +57,7 @@ void Negotiator::progress(TimePoint now, bool helping) {
     spread_abort();
     return;
   }
-  answer_inquiries(now);
+  if (observers_.dumps.has_work()) answer_inquiries(now);
   UpMessage own = take_submissions();
   if (!own.empty()) pass_up(std::move(own), now);
   tree_.receive([this](Rank from, Message&& message) { receive(from, std::move(message)); });
@@ -77,7 +77,7 @@ void Negotiator::progress(TimePoint now, bool helping) {
 
 void Negotiator::decide(TimePoint now) {
   if (coordinator_) {
-    decide_timeline();
+    if (!timeline_commands_.empty()) decide_timeline();
     append(coordinator_->take_entries(now));
     report_warnings(now);
     return;
@@ -481,7 +481,9 @@ void Negotiator::report_warnings(TimePoint now) {
     observers_.dumps.answer(inquiry, now);
     answer_inquiries(now);
   }
-  if (const auto text = inquiry_.take(now, topology_)) log(LogLevel::kWarning, *text);
+  if (inquiry_.is_active()) {
+    if (const auto text = inquiry_.take(now, topology_)) log(LogLevel::kWarning, *text);
+  }
   if (const auto text = coordinator_->take_warning()) log(LogLevel::kWarning, *text);
   Stragglers& stragglers = coordinator_->stragglers();
   if (stragglers.windows() == straggler_windows_) return;
@@ -496,9 +498,11 @@ void Negotiator::report_warnings(TimePoint now) {
 std::optional<TimePoint> Negotiator::next_deadline() const {
   std::optional<TimePoint> next =
       coordinator_ ? coordinator_->next_deadline() : aggregator_->next_deadline();
-  for (const auto& other : {observers_.dumps.deadline(), inquiry_.deadline()}) {
+  const auto consider = [&next](std::optional<TimePoint> other) {
     if (other && (!next || *other < *next)) next = other;
-  }
+  };
+  if (observers_.dumps.has_work()) consider(observers_.dumps.deadline());
+  if (inquiry_.is_active()) consider(inquiry_.deadline());
   return next;
 }
 

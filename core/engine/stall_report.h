@@ -41,6 +41,7 @@ class Inquiry {
   // Begins one; returns what to ask. One that is under way is given up.
   InquiryMessage begin(std::string head, std::vector<StalledOperation> stalled, TimePoint now);
   void receive(AnswerMessage answer);
+  bool is_active() const { return active_; }
   // The report, when all have answered or the time is over; once.
   std::optional<std::string> take(TimePoint now, const Topology& topology);
   std::optional<TimePoint> deadline() const;
