@@ -70,7 +70,7 @@ def test_check_gpu_has_a_verdict_and_its_exit_code() -> None:
 
 def test_config_takes_piped_answers(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
-    done = launch("config", str(path), input=b"\n64\n" + b"\n" * 20)
+    done = launch("config", str(path), input=b"\n64\n" + b"\n" * 60)
     assert done.returncode == 0, done.stderr
     assert read_config(str(path)) == {"fusion_threshold_mb": 64}
     short = launch("config", str(tmp_path / "other.yaml"), input=b"\n")
