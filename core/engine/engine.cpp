@@ -283,6 +283,8 @@ bool Engine::wait(Handle& handle) {
     return true;
   }
   const auto began = std::chrono::steady_clock::now();
+  const bool traced = instruments_.timeline.active();
+  const auto awaited = traced ? first_in_flight(handle) : nullptr;
   state_.caller_blocks();
   mark_urgent(handle);
   help(handle);
@@ -291,8 +293,9 @@ bool Engine::wait(Handle& handle) {
   state_.caller_returns();
   const auto ended = std::chrono::steady_clock::now();
   instruments_.metrics.wait_nanoseconds.add(nanoseconds_between(began, ended));
-  if (instruments_.timeline.active()) {
-    instruments_.timeline.record(WaitTrace{began, ended, ::gettid(), ""});
+  if (traced) {
+    instruments_.timeline.record(
+        WaitTrace{began, ended, ::gettid(), awaited ? awaited->request.name : ""});
   }
   return done;
 }

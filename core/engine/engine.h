@@ -110,7 +110,7 @@ class Engine {
   StackSource& stacks() { return stacks_; }
   // Writes the flight recorder's dump soon, with stacks. Safe from any thread.
   void demand_dump(const std::string& reason);
-  // For a signal handler: makes this descriptor readable after `note_dump_signal`.
+  // What wakes the engine's thread; for `install_dump_signal`.
   int wake_descriptor() const { return doorbells_.own_descriptor(); }
 
   // In the child after fork: gives back the descriptors, so that a peer still sees this process's end.

@@ -45,12 +45,9 @@ void BlockedCallers::enter(const Handle& handle, TimePoint since) {
     if (callers_.contains(&handle)) return;
   }
   Caller caller{kGlobalProcessSet, "", since};
-  for (const auto& held : handle.operations) {
-    const auto operation = held.lock();
-    if (operation == nullptr) continue;
+  if (const auto operation = first_in_flight(handle)) {
     caller.process_set = operation->request.process_set;
     caller.name = operation->request.name;
-    break;
   }
   const std::lock_guard lock(mutex_);
   callers_.emplace(&handle, std::move(caller));

@@ -2,6 +2,13 @@
 
 namespace hvd {
 
+std::shared_ptr<Operation> first_in_flight(const Handle& handle) {
+  for (const auto& held : handle.operations) {
+    if (auto operation = held.lock()) return operation;
+  }
+  return nullptr;
+}
+
 Status OperationTable::add(const std::vector<std::shared_ptr<Operation>>& operations) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < operations.size(); ++i) {

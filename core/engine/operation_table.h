@@ -35,6 +35,9 @@ struct Operation {
   void finish(const Status& status) { handle->finish_one(status); }
 };
 
+// The first operation that a handle stands for and that has not ended; nullptr: none.
+std::shared_ptr<Operation> first_in_flight(const Handle& handle);
+
 class OperationTable {
  public:
   // Adds all of them or, when one's name is in flight already, none; then says so.

@@ -33,15 +33,7 @@ Status Timeline::start(TimelineOptions options) {
   std::string head;
   rows->begin_file(head, std::chrono::steady_clock::now(), epoch_micros());
   if (Status status = file->append(head); !status.is_ok()) return status;
-  if (thread_.joinable()) {
-    active_ = false;
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_one();
-    thread_.join();
-  }
+  end_writer();
   options_ = std::move(options);
   // What is left of an earlier recording does not belong before this one.
   std::remove((options_.path + ".1").c_str());
@@ -58,6 +50,10 @@ Status Timeline::start(TimelineOptions options) {
 
 void Timeline::stop() {
   const std::lock_guard control(control_);
+  end_writer();
+}
+
+void Timeline::end_writer() {
   active_ = false;
   marks_cycles_ = false;
   if (!thread_.joinable()) return;

@@ -42,6 +42,7 @@ class Timeline {
   void record(Trace trace);
 
  private:
+  void end_writer();
   void run();
   Status write(const std::vector<Trace>& traces);
   Status rotate();

@@ -94,6 +94,11 @@ def test_every_rank_writes_a_timeline_that_is_nested_and_complete(
         assert steps == list(range(1, len(steps) + 1))
         assert len(steps) >= 5
         assert any(event.get("name") == "CYCLE_START" for event in events) == (rank == 0)
+        awaited = {
+            event.get("args", {}).get("tensor") for event in events if event.get("name") == "WAIT"
+        }
+        assert awaited - {None} <= titles
+        assert ranks == 1 or awaited - {None}
 
 
 def test_members_of_a_response_say_so_alike_on_all_ranks(tmp_path: Path) -> None:
