@@ -1,9 +1,13 @@
 // ArrayFile: a JSON array in a file that is valid at every moment, whatever happens to the process.
 //
-// Every write ends with the closing bracket; the next one begins where that bracket stands. The kernel
-// copies a write page by page and can be stopped by SIGKILL only between two pages, so writes stay
-// within a page as far as elements allow. One that crosses into the next page is a write of its own: a
-// kill in the some hundred nanoseconds between its two copies is the one moment without a bracket.
+// The closing bracket must move on with every write, at one go. A write to a file does not do that: the
+// kernel copies page by page, and SIGKILL stops it between two. So the file is first made longer by
+// white space, which may stand behind the bracket; then its end is mapped into memory, and the elements
+// are read into it from a pipe. The kernel copies what it reads without looking at signals, over any
+// number of pages, and tells of a disk that can't take it by an error where a store would be fatal.
+//
+// Two things are written in several goes, and a kill in between cuts the file there: an element larger
+// than a pipe (64 KiB), and all of them where files can't be mapped (some network file systems).
 #pragma once
 
 #include <cstdint>
@@ -22,8 +26,11 @@ class ArrayFile {
   static Status create(const std::string& path, std::unique_ptr<ArrayFile>& file);
 
   // `lines`: elements, each one line that ends with a newline. Not ok: the file can't take them (the
-  // disk is full); it stays valid, without the first element that failed and those behind it.
+  // disk is full); it stays valid, and ends before the first element that found no room, or earlier.
   Status append(std::string_view lines);
+
+  // Not ok: it can't have that name; it keeps the one it has.
+  Status rename(const std::string& path);
 
   std::uint64_t size() const { return end_ + kClose.size(); }
   const std::string& path() const { return path_; }
@@ -31,11 +38,22 @@ class ArrayFile {
  private:
   static constexpr std::string_view kClose = "\n]";
 
-  ArrayFile(std::string path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {}
+  struct Pipe {
+    Descriptor out;
+    Descriptor in;
+  };
+
+  ArrayFile(std::string path, Descriptor file, Pipe pipe)
+      : path_(std::move(path)), file_(std::move(file)), pipe_(std::move(pipe)) {}
+
   Status write(std::string_view elements);
+  // Both: false: it failed, and errno says why.
+  bool replace_end(std::string_view bytes);     // of a file that is long enough already
+  bool copy(char* to, std::string_view bytes);  // at one go if the pipe holds them
 
   std::string path_;
   Descriptor file_;
+  Pipe pipe_;
   std::uint64_t end_ = 0;  // where the closing bracket stands
   bool empty_ = true;
 };

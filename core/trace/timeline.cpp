@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 
 #include "base/log.h"
 #include "base/signals.h"
@@ -118,15 +117,16 @@ Status Timeline::write(const std::vector<Trace>& traces) {
 }
 
 Status Timeline::rotate() {
-  const std::string former = options_.path + ".1";
-  if (std::rename(options_.path.c_str(), former.c_str()) != 0) {
-    return Status::invalid_argument("'" + options_.path + "' can't be renamed to '" + former +
-                                    "': " + std::strerror(errno));
+  std::unique_ptr<ArrayFile> next;
+  if (Status status = ArrayFile::create(options_.path + ".new", next); !status.is_ok()) {
+    return status;
   }
-  if (Status status = ArrayFile::create(options_.path, file_); !status.is_ok()) return status;
   std::string head;
   rows_->begin_file(head, std::chrono::steady_clock::now(), epoch_micros());
-  return file_->append(head);
+  if (Status status = next->append(head); !status.is_ok()) return status;
+  if (Status status = file_->rename(options_.path + ".1"); !status.is_ok()) return status;
+  file_ = std::move(next);
+  return file_->rename(options_.path);
 }
 
 }  // namespace hvd

@@ -1,11 +1,16 @@
 // The trace layer: JSON, the file that is valid at every moment, rows of a timeline, metrics, flight recorder.
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <fstream>
 #include <map>
+#include <random>
+#include <set>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "testing.h"
@@ -144,6 +149,40 @@ TEST_CASE("an array file is complete after each append, across pages too") {
   REQUIRE(file->append(many + expected.back() + "\n").is_ok());
   CHECK(elements(content(folder.file("t.json"))) == expected);
   CHECK(file->size() == content(folder.file("t.json")).size());
+}
+
+TEST_CASE("an array file is complete whenever its process is killed") {
+  const Folder folder;
+  std::minstd_rand chance(7);
+  for (int kill = 0; kill < 200; ++kill) {
+    int started[2];
+    REQUIRE(::pipe(started) == 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::unique_ptr<ArrayFile> file;
+      if (!ArrayFile::create(folder.file("t.json"), file).is_ok()) ::_exit(1);
+      const std::string element =
+          "{\"n\":\"" + std::string(kill % 2 == 0 ? 300 : 3000, 'x') + "\"}\n";
+      while (file->append(element + element).is_ok()) {
+        if (::write(started[1], "!", 1) != 1) break;
+      }
+      ::_exit(1);
+    }
+    char one = 0;
+    REQUIRE(::read(started[0], &one, 1) == 1);
+    std::this_thread::sleep_for(std::chrono::microseconds(chance() % 1000));
+    ::kill(child, SIGKILL);
+    int ended = 0;
+    REQUIRE(::waitpid(child, &ended, 0) == child);
+    CHECK(WIFSIGNALED(ended));
+    ::close(started[0]);
+    ::close(started[1]);
+    std::string text = content(folder.file("t.json"));
+    text.erase(text.find_last_not_of(' ') + 1);
+    const Lines found = elements(text);
+    CHECK(found.size() >= 2);
+    CHECK(std::set(found.begin(), found.end()).size() == 1);
+  }
 }
 
 TEST_CASE("a file that can't be written is refused with its name and the reason") {

@@ -77,6 +77,7 @@ NOT_RUN: dict[str, str] = {
     "python benchmarks/rendezvous.py": BENCHMARK,
     "python benchmarks/launch.py --quick": BENCHMARK,
     "python benchmarks/idle.py --quick": BENCHMARK,
+    "python benchmarks/overhead.py": BENCHMARK,
     "python benchmarks/scaling_model.py": BENCHMARK + "; needs root",
     "srun -n 4 python train.py": SLURM,
     "srun --kill-on-bad-exit=1 python train.py": SLURM,

@@ -180,7 +180,7 @@ def test_a_file_that_reaches_its_limit_is_renamed_once(tmp_path: Path) -> None:
     ):
         former = tmp_path / "t.json.1"
         wait_until(former.exists)
-        wait_until(lambda: file.stat().st_size > 100_000)
+        wait_until(lambda: file.exists() and file.stat().st_size > 100_000)
     events = load(former)
     assert 0.9 < former.stat().st_size / (1 << 20) < 1.1
     assert (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import socket
 import threading
@@ -55,20 +56,27 @@ def listen(token: str, seconds: float = LISTEN_SECONDS) -> int:
 
 def _serve(server: socket.socket, token: bytes, deadline: float) -> None:
     with server:
-        while (left := deadline - time.monotonic()) > 0:
-            server.settimeout(left)
-            try:
-                connection, _ = server.accept()
-                with connection:
-                    connection.settimeout(CONNECT_SECONDS)
-                    if not hmac.compare_digest(_receive(connection, len(token)), token):
-                        continue
-                    connection.sendall(_WELCOME)
-                    connection.settimeout(LAST_BYTES_SECONDS)
-                    _count(connection)
-                    return
-            except OSError:  # it gave up or was a stranger; the sender reports what it has seen
-                continue
+        connection = _known_sender(server, token, deadline)
+    if connection is None:
+        return
+    with connection, contextlib.suppress(OSError):  # the sender reports what it has seen
+        connection.sendall(_WELCOME)
+        connection.settimeout(LAST_BYTES_SECONDS)
+        _count(connection)
+
+
+def _known_sender(server: socket.socket, token: bytes, deadline: float) -> socket.socket | None:
+    while (left := deadline - time.monotonic()) > 0:
+        server.settimeout(left)
+        with contextlib.suppress(OSError):  # it gave up or was a stranger
+            connection, _ = server.accept()
+            with contextlib.ExitStack() as refused:
+                refused.enter_context(connection)
+                connection.settimeout(CONNECT_SECONDS)
+                if hmac.compare_digest(_receive(connection, len(token)), token):
+                    refused.pop_all()
+                    return connection
+    return None
 
 
 def _count(connection: socket.socket) -> None:
