@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED: dict[str, set[str]] = {
     "base": set(),
     "wire": {"base"},
-    "trace": {"base"},
+    "trace": {"base", "wire"},
     "transport": {"base"},
     "collectives": {"base", "transport"},
     "backends": {"base", "transport", "collectives"},

@@ -237,32 +237,19 @@ Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
   }
   Status status = table_.add(operations);
   if (!status.is_ok()) return status;
-  for (const auto& operation : operations) operation->serial = record(*operation);
+  for (const auto& operation : operations) {
+    operation->serial = instruments_.recorder.submitted(operation->request, now);
+  }
   created->operations.assign(operations.begin(), operations.end());
   created->urgent = submission.urgent;
   const bool will_wait = submission.urgent && !submission.on_done;
   created->on_done = std::move(submission.on_done);
   handle = std::move(created);
   inbox_.put(operations, submission.urgent);
-  negotiate(will_wait);
+  negotiate(will_wait, now);
   // Done already: the caller may never come to `wait`, which would do this.
   if (will_wait && handle->is_done()) stop_helping();
   return Status::ok();
-}
-
-std::uint64_t Engine::record(const Operation& operation) {
-  const Request& request = operation.request;
-  FlightRecord record;
-  record.process_set = request.process_set;
-  record.name = request.name;
-  record.kind = request.kind;
-  record.dtype = request.dtype;
-  record.op = request.op;
-  record.root = request.root;
-  record.shape = request.shape;
-  record.group = request.group;
-  record.submitted = operation.submitted;
-  return instruments_.recorder.submitted(std::move(record));
 }
 
 void Engine::mark_urgent(Handle& handle) {
@@ -287,7 +274,7 @@ bool Engine::wait(Handle& handle) {
   const auto awaited = traced ? first_in_flight(handle) : nullptr;
   state_.caller_blocks();
   mark_urgent(handle);
-  help(handle);
+  help(handle, began);
   const bool done = handle.is_done() || sleep(handle, began);
   if (done) stop_waiting(handle);
   state_.caller_returns();
@@ -340,13 +327,12 @@ class Polling final : public SleepNotice {
 
 }  // namespace
 
-void Engine::help(const Handle& handle) {
+void Engine::help(const Handle& handle, TimePoint now) {
   {
     Polling polling(doorbells_);
-    auto give_up = std::chrono::steady_clock::now();
-    if (state_.may_spin()) give_up += kHelpTime;
-    for (;;) {
-      negotiate(true);
+    const auto patience = state_.may_spin() ? kHelpTime : std::chrono::microseconds(0);
+    for (TimePoint give_up = now + patience;; now = std::chrono::steady_clock::now()) {
+      negotiate(true, now);
       if (handle.is_done()) break;
       if (!executor_.empty()) {
         if (executor_.next_bytes() > kSmallWork) {
@@ -356,10 +342,11 @@ void Engine::help(const Handle& handle) {
         const bool ran = executor_.try_run_one();
         polling.enter();
         if (handle.is_done()) break;
-        if (ran && state_.may_spin()) give_up = std::chrono::steady_clock::now() + kHelpTime;
-        if (ran) continue;
+        if (ran) {
+          give_up = std::chrono::steady_clock::now() + patience;
+          continue;
+        }
       }
-      const auto now = std::chrono::steady_clock::now();
       if (now >= give_up) break;
       // A peer that answers does so within a few microseconds. After that it may be that it has no
       // core to answer on: this one, perhaps.
@@ -387,21 +374,20 @@ void Engine::leave_rest_to_thread() {
   if (tree_.readable() || tree_.has_backlog() || inbox_.has_content()) doorbells_.ring_self();
 }
 
-void Engine::negotiate(bool helping) {
+void Engine::negotiate(bool helping, TimePoint now) {
   do {
     const std::unique_lock role(negotiation_role_, std::try_to_lock);
     if (!role) return;  // its holder looks into the inbox again after it has let go
-    negotiator_.progress(std::chrono::steady_clock::now(), helping);
-    arm_timer();
+    negotiator_.progress(now, helping);
+    arm_timer(now);
   } while (inbox_.has_content());
 }
 
 // --- Threads --------------------------------------------------------------------------------------
 
-void Engine::arm_timer() {
+void Engine::arm_timer(TimePoint now) {
   const std::optional<TimePoint> deadline = negotiator_.next_deadline();
   if (!deadline) return;
-  const TimePoint now = std::chrono::steady_clock::now();
   if (armed_ > now && armed_ <= *deadline) return;
   armed_ = std::max(*deadline, now + std::chrono::microseconds(1));
   const auto since_epoch = armed_.time_since_epoch();
@@ -458,8 +444,9 @@ void Engine::negotiation_thread() {
     for (int i = 0; i < count; ++i) handle_event(events[static_cast<std::size_t>(i)].data.fd);
     do {
       const std::lock_guard role(negotiation_role_);
-      negotiator_.progress(std::chrono::steady_clock::now(), false);
-      arm_timer();
+      const TimePoint now = std::chrono::steady_clock::now();
+      negotiator_.progress(now, false);
+      arm_timer(now);
     } while (inbox_.has_content());
   }
 }
@@ -520,7 +507,7 @@ Status Engine::control_timeline(const std::string& path, bool mark_cycles) {
   if (!state_.is_running()) return state_.status();
   const std::uint64_t number = timeline_control_.open();
   inbox_.put(TimelineCommand{topology_.rank, number, path, mark_cycles});
-  negotiate(false);
+  negotiate(false, std::chrono::steady_clock::now());
   return timeline_control_.wait(number);
 }
 

@@ -119,10 +119,10 @@ class Engine {
  private:
   class HostPeers;
 
-  void negotiate(bool helping);
-  void help(const Handle& handle);
+  // `now`: a moment ago; reading the clock costs as much as much else here.
+  void negotiate(bool helping, TimePoint now);
+  void help(const Handle& handle, TimePoint now);
   bool sleep(Handle& handle, std::chrono::steady_clock::time_point began);
-  std::uint64_t record(const Operation& operation);
   bool clocks_matter() const;
   Status begin_timeline();
   std::uint64_t executed_bytes() const;
@@ -131,7 +131,7 @@ class Engine {
   void negotiation_thread();
   void execution_thread();
   void prepare_thread(const char* name);
-  void arm_timer();
+  void arm_timer(TimePoint now);
   void handle_event(int descriptor);
   bool may_leave();
   void watch(int descriptor, std::uint32_t events);

@@ -26,10 +26,10 @@ Executor::Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTabl
       patient_(patient),
       instruments_(instruments) {}
 
-void Executor::queue(QueuedWork work, bool wake) {
+void Executor::queue(QueuedWork work, bool wake, std::chrono::steady_clock::time_point now) {
   {
     const std::lock_guard lock(queue_mutex_);
-    if (queue_.empty()) waiting_since_ = std::chrono::steady_clock::now();
+    if (queue_.empty()) waiting_since_ = now;
     hurry_ = hurry_ || work.awaited;
     queue_.push_back(std::move(work));
     waiting_.store(queue_.size(), std::memory_order_release);

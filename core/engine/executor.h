@@ -34,7 +34,7 @@ class Executor {
            const Arena& arena, bool patient, Instruments& instruments);
 
   // Appends; wakes the executor's thread if `wake` (a caller who helps takes it without).
-  void queue(QueuedWork work, bool wake);
+  void queue(QueuedWork work, bool wake, std::chrono::steady_clock::time_point now);
   void wake_if_needed();
   bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
   // Bytes of the next response, 0 when there is none.

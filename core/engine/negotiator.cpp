@@ -257,7 +257,7 @@ void Negotiator::apply(const ExecuteEntry& entry) {
     item.bytes += bytes_of(*request);
     item.operations.push_back(std::move(operation));
   }
-  executor_.queue(std::move(item), !helping_);
+  executor_.queue(std::move(item), !helping_, now_);
 }
 
 // Ends what was announced under this name. An operation that was not (it waits for a join to end) is

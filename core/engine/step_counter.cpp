@@ -19,7 +19,7 @@ bool StepCounter::executed(const ResponseItem& item) {
 }
 
 void StepCounter::begin() {
-  names_.clear();
+  if (!names_.empty()) names_.clear();
   steps_.fetch_add(1, std::memory_order_acq_rel);
   if (waiting_.load(std::memory_order_seq_cst) == 0) return;
   const std::lock_guard lock(mutex_);

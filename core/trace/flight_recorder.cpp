@@ -9,17 +9,21 @@
 
 namespace hvd {
 
-std::uint64_t FlightRecorder::submitted(FlightRecord operation) {
+// A slot is written over, not replaced: it keeps the memory of its texts.
+std::uint64_t FlightRecorder::submitted(const Request& request, TimePoint now) {
   const std::lock_guard lock(mutex_);
-  operation.serial = next_++;
-  operation.set_serial = next_in_set_[operation.process_set]++;
-  if (capacity_ == 0) return operation.serial;
-  const std::uint64_t serial = operation.serial;
-  if (ring_.size() < capacity_) {
-    ring_.push_back(std::move(operation));
-  } else {
-    ring_[serial % capacity_] = std::move(operation);
-  }
+  const std::uint64_t serial = next_++;
+  const std::uint64_t set_serial = next_in_set_[request.process_set]++;
+  if (capacity_ == 0) return serial;
+  FlightRecord& record =
+      ring_.size() < capacity_ ? ring_.emplace_back() : ring_[serial % capacity_];
+  record.serial = serial;
+  record.set_serial = set_serial;
+  record.request = request;
+  record.state = FlightRecord::State::kSubmitted;
+  record.submitted = now;
+  record.agreed = record.started = record.finished = {};
+  record.error.clear();
   return serial;
 }
 
@@ -125,20 +129,21 @@ void append_number(std::string& out, std::string_view key, std::int64_t value) {
 }
 
 void append_record(std::string& out, const FlightRecord& record) {
+  const Request& request = record.request;
   out += "{\"serial\":";
   json::append_integer(out, static_cast<std::int64_t>(record.serial));
-  append_number(out, "process_set", record.process_set);
+  append_number(out, "process_set", request.process_set);
   append_number(out, "set_serial", static_cast<std::int64_t>(record.set_serial));
-  append_text(out, "name", record.name);
-  append_text(out, "kind", lower(hvd::name_of(record.kind)));
-  append_text(out, "dtype", hvd::name_of(record.dtype));
+  append_text(out, "name", request.name);
+  append_text(out, "kind", lower(hvd::name_of(request.kind)));
+  append_text(out, "dtype", hvd::name_of(request.dtype));
   out += ",\"shape\":";
-  json::append_list(out, record.shape);
-  append_text(out, "op", lower(hvd::name_of(record.op)));
-  append_number(out, "root", record.root);
-  append_text(out, "group", record.group);
+  json::append_list(out, request.shape);
+  append_text(out, "op", lower(hvd::name_of(request.op)));
+  append_number(out, "root", request.root);
+  append_text(out, "group", request.group);
   append_number(out, "bytes",
-                element_count(record.shape) * static_cast<std::int64_t>(size_of(record.dtype)));
+                element_count(request.shape) * static_cast<std::int64_t>(size_of(request.dtype)));
   append_text(out, "state", name_of(record.state));
   append_time(out, "submitted", record.submitted);
   append_time(out, "agreed", record.agreed);

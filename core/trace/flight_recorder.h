@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "wire/messages.h"
 
 namespace hvd {
 
@@ -21,14 +22,7 @@ struct FlightRecord {
 
   std::uint64_t serial = 0;      // among all operations of the rank, from 0
   std::uint64_t set_serial = 0;  // among those of the process set
-  ProcessSetId process_set = kGlobalProcessSet;
-  std::string name;
-  Collective kind = Collective::kAllreduce;
-  DataType dtype = DataType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
-  Rank root = -1;
-  Shape shape;
-  std::string group;
+  Request request;
   State state = State::kSubmitted;
   TimePoint submitted{}, agreed{}, started{}, finished{};  // zero: not yet
   std::uint64_t response = 0;                              // valid once agreed
@@ -42,8 +36,8 @@ class FlightRecorder {
   // 0: remembers nothing.
   explicit FlightRecorder(std::size_t capacity) : capacity_(capacity) {}
 
-  // `operation`: what is known at the submission; returns its serial.
-  std::uint64_t submitted(FlightRecord operation);
+  // Returns its serial.
+  std::uint64_t submitted(const Request& request, TimePoint now);
   void announced(std::uint64_t serial);
   void agreed(std::uint64_t serial, std::uint64_t response, TimePoint now);
   void started(std::uint64_t serial, TimePoint now);

@@ -68,10 +68,11 @@ bool Arena::wait(std::size_t lane, Counter counter, std::uint64_t value) {
   return has_reached(lane, counter, value) || wait_slowly(lane, counter, value);
 }
 
-bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) {
+bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
+                 std::chrono::steady_clock::time_point began) {
   const auto time = wait_.spin_time();
   if (time <= std::chrono::nanoseconds::zero()) return false;
-  const auto end = std::chrono::steady_clock::now() + time;
+  const auto end = began + time;
   do {
     for (int i = 0; i < 64; ++i) {
       if (counter.load(std::memory_order_acquire) >= value) return true;
@@ -123,14 +124,15 @@ bool Arena::sleep_until(std::size_t lane, Counter counter, std::uint64_t value,
 
 bool Arena::wait_slowly(std::size_t lane, Counter counter, std::uint64_t value) {
   const auto began = std::chrono::steady_clock::now();
-  const bool arrived = wait_longer(lane, counter, value);
+  const bool arrived = wait_since(began, lane, counter, value);
   wait_.data_wait.add(began, std::chrono::steady_clock::now());
   return arrived;
 }
 
-bool Arena::wait_longer(std::size_t lane, Counter counter, std::uint64_t value) {
+bool Arena::wait_since(std::chrono::steady_clock::time_point began, std::size_t lane,
+                       Counter counter, std::uint64_t value) {
   const auto& reached = control(lane).counters[static_cast<std::size_t>(counter)].value;
-  if (spin(reached, value) || yield_to_peers(reached, value)) return true;
+  if (spin(reached, value, began) || yield_to_peers(reached, value)) return true;
   wait_.about_to_sleep();
   return sleep_until(lane, counter, value, kSleepLimit, [] { return true; });
 }

@@ -83,11 +83,13 @@ class Arena {
 
   Control& control(std::size_t lane) const;
   bool wait_slowly(std::size_t lane, Counter counter, std::uint64_t value);
-  bool wait_longer(std::size_t lane, Counter counter, std::uint64_t value);
+  bool wait_since(std::chrono::steady_clock::time_point began, std::size_t lane, Counter counter,
+                  std::uint64_t value);
   template <class Continue>
   bool sleep_until(std::size_t lane, Counter counter, std::uint64_t value,
                    std::chrono::nanoseconds limit, Continue go_on);
-  bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value);
+  bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
+            std::chrono::steady_clock::time_point began);
   bool yield_to_peers(const std::atomic<std::uint64_t>& counter, std::uint64_t value);
 
   std::vector<std::span<std::byte>> lanes_;

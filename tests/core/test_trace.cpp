@@ -327,12 +327,11 @@ TEST_CASE("the flight recorder keeps the last operations and how far they came")
   const auto t = FlightRecorder::TimePoint(5s);
   std::vector<std::uint64_t> serials;
   for (const char* name : {"a", "b", "c", "d"}) {
-    FlightRecord record;
-    record.name = name;
-    record.process_set = *name == 'c' ? 1 : 0;
-    record.shape = {2};
-    record.submitted = t;
-    serials.push_back(recorder.submitted(record));
+    Request request;
+    request.name = name;
+    request.process_set = *name == 'c' ? 1 : 0;
+    request.shape = {2};
+    serials.push_back(recorder.submitted(request, t));
   }
   recorder.finished(serials[0], t, "");  // forgotten meanwhile
   recorder.agreed(serials[1], 7, t + 1s);
@@ -342,7 +341,7 @@ TEST_CASE("the flight recorder keeps the last operations and how far they came")
   recorder.finished(serials[2], t + 1s, "ranks \"disagree\"");
   const auto records = recorder.records();
   REQUIRE(records.size() == 3);
-  CHECK(records[0].name == "b");
+  CHECK(records[0].request.name == "b");
   CHECK(records[0].response == 7);
   CHECK(records[1].set_serial == 0);
   CHECK(records[2].set_serial == 2);
@@ -361,7 +360,7 @@ TEST_CASE("the flight recorder keeps the last operations and how far they came")
 
 TEST_CASE("a flight recorder of no size remembers nothing and still counts") {
   FlightRecorder recorder(0);
-  recorder.finished(recorder.submitted({}), {}, "");
+  recorder.finished(recorder.submitted({}, {}), {}, "");
   CHECK(recorder.records().empty());
   CHECK(recorder.recorded() == 1);
 }
