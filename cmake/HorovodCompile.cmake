@@ -36,3 +36,17 @@ if(HVD_SANITIZE)
   target_link_options(hvd_compile INTERFACE -fsanitize=${HVD_SANITIZE})
 endif()
 target_link_libraries(hvd_compile INTERFACE Threads::Threads)
+
+# Saves a quarter of a build's time, and hides an #include that is missing: so the package is built
+# without, and the sanitized builds, which come after it, with.
+function(hvd_precompile target)
+  if(HVD_PRECOMPILE)
+    target_precompile_headers(${target} PRIVATE <algorithm> <array> <atomic> <chrono> <condition_variable>
+      <deque> <functional> <map> <memory> <mutex> <optional> <random> <set> <span> <sstream> <string>
+      <string_view> <thread> <unordered_map> <utility> <vector> ${ARGN})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # In a precompiled header GCC 12 takes moves of strings for accesses out of bounds.
+      target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
+    endif()
+  endif()
+endfunction()

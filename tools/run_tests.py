@@ -4,9 +4,11 @@
 
 Every job is one command with a time limit of its own. A file of tests/multi says with a constant
 `LAUNCHES` how it is started, e.g. `LAUNCHES = ["-np 2", "-np 4 -H localhost:2,127.0.0.1:2"]`, or, for each of
-the environments below, `LAUNCHES = {"main": ["-np 2"], "tensorflow1": ["-np 2"]}`. Files that are named
-test_launcher_* start processes themselves and run plainly, and so do those of tests/integration, where a
-launch crosses a network or begins with somebody else's launcher. The last line says 'N passed, N failed'.
+the environments below, `LAUNCHES = {"main": ["-np 2"], "tensorflow1": ["-np 2"]}`. Files of one framework
+that are started alike share a launch, since importing the framework takes longer than most tests. Files that
+are named test_launcher_* start processes themselves and run plainly, and so do those of tests/integration,
+where a launch crosses a network or begins with somebody else's launcher. The last line says
+'N passed, N failed'.
 """
 
 from __future__ import annotations
@@ -42,6 +44,11 @@ ENVIRONMENTS = {
     "main": Path(sys.executable).parent,
     "tensorflow1": ROOT / ".venv-tensorflow1" / "bin",
 }
+# Files that share no process with others, and why.
+ALONE = {
+    "test_keras_legacy_graph.py": "turns eager execution off",
+    "test_tensorflow_ops.py": "measures how the memory of its process grows",
+}
 SUITES = ("core", "unit", "multi", "integration", "conformance")
 RESULTS_VARIABLE = "HVD_TEST_RESULTS"  # tests/conftest.py writes <rank>.json into this folder
 
@@ -50,7 +57,8 @@ RESULTS_VARIABLE = "HVD_TEST_RESULTS"  # tests/conftest.py writes <rank>.json in
 class Job:
     """One command, and how many ranks have to report results.
 
-    Two jobs that are `modest` run at a time: they have one process, or mostly wait for what they start.
+    Two jobs that are `modest` run at a time: they have one or two processes, or mostly wait for what they
+    start.
     """
 
     name: str
@@ -85,17 +93,32 @@ def pytest_argv(*arguments: str, environment: str = "main") -> list[str]:
 
 
 def launched(
-    path: Path, launch: str, *, timeout: float, extra: list[str], environment: str = "main"
+    name: str,
+    paths: list[Path],
+    launch: str,
+    *,
+    timeout: float,
+    extra: list[str],
+    environment: str = "main",
 ) -> Job:
-    """Make the job that runs pytest on `path` on every rank of `horovodrun <launch>`."""
+    """Make the job that runs pytest on `paths` on every rank of `horovodrun <launch>`."""
     words = shlex.split(launch)
     ranks = int(words[words.index("-np") + 1])
     launcher = [str(ENVIRONMENTS[environment] / "python"), "-m", "horovod.runner", *words]
-    tests = str(path.relative_to(ROOT))
+    tests = [str(path.relative_to(ROOT)) for path in paths]
     # A rank that fails is out of step with the others, so its first failure ends the job.
-    argv = [*launcher, *pytest_argv("-x", "--timeout=60", *extra, tests, environment=environment)]
+    argv = [*launcher, *pytest_argv("-x", "--timeout=120", *extra, *tests, environment=environment)]
     place = "" if environment == "main" else f" in {environment}"
-    return Job(f"{tests} [{launch}]{place}", argv, ranks, timeout)
+    return Job(f"{name} [{launch}]{place}", argv, ranks, timeout, modest=ranks <= 2)
+
+
+def family_of(path: Path) -> str:
+    """Name the framework of a file of tests/multi; for Keras, the one below it too."""
+    if path.name in ALONE:
+        return path.stem.removeprefix("test_")
+    found = re.match(r"test_(keras_[a-z]+|[a-z]+)_", f"{path.stem}_")
+    assert found, path
+    return found[1]
 
 
 def declared_launches(path: Path) -> dict[str, list[str]]:
@@ -115,6 +138,7 @@ def jobs_of(suite: str, extra: list[str]) -> Iterator[Job]:
     elif suite == "unit":
         yield Job("tests/unit", pytest_argv(*extra, "tests/unit"), 1, 900, modest=True)
     elif suite == "multi":
+        alike: dict[tuple[str, str, str], list[Path]] = {}
         for path in sorted((ROOT / "tests" / "multi").glob("test_*.py")):
             if path.name.startswith("test_launcher_"):
                 argv = pytest_argv(*extra, str(path.relative_to(ROOT)))
@@ -122,16 +146,19 @@ def jobs_of(suite: str, extra: list[str]) -> Iterator[Job]:
             else:
                 for environment, launches in declared_launches(path).items():
                     for launch in launches:
-                        yield launched(
-                            path, launch, timeout=300, extra=extra, environment=environment
-                        )
+                        alike.setdefault((family_of(path), environment, launch), []).append(path)
+        for (family, environment, launch), paths in alike.items():
+            name = f"tests/multi/test_{family}*"
+            limit = 300 * len(paths)
+            yield launched(name, paths, launch, timeout=limit, extra=extra, environment=environment)
     elif suite == "integration":
         for path in sorted((ROOT / "tests" / "integration").glob("test_*.py")):
             tests = str(path.relative_to(ROOT))
-            yield Job(tests, pytest_argv(*extra, tests), 1, 600)
+            yield Job(tests, pytest_argv(*extra, tests), 1, 900)
     else:
         for launch in CONFORMANCE_LAUNCHES:
-            yield launched(ROOT / "tests" / "conformance", launch, timeout=600, extra=extra)
+            folder = ROOT / "tests" / "conformance"
+            yield launched("tests/conformance", [folder], launch, timeout=600, extra=extra)
 
 
 def run_bounded(job: Job, environment: dict[str, str], log: Path) -> int | None:
@@ -207,6 +234,14 @@ def run(job: Job, verbose: bool) -> Tally:
     return tally
 
 
+def run_in_turn(jobs: list[Job], verbose: bool) -> Tally:
+    """Run some jobs one after the other."""
+    total = Tally()
+    for job in jobs:
+        total.add(run(job, verbose))
+    return total
+
+
 def main() -> int:
     """Run the chosen suites; the exit status is 1 if anything failed or nothing ran."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -218,14 +253,15 @@ def main() -> int:
         parser.error(f"unknown suite: {', '.join(sorted(unknown))}")
     extra = ["-k", options.k] if options.k else []
     jobs = [job for suite in options.suites or SUITES for job in jobs_of(suite, extra)]
+    # Those of integration share names of networks and users, so they run one after the other, beside others.
+    integration = [job for job in jobs if job.name.startswith("tests/integration")]
+    beside = [integration, *([job] for job in jobs if job.modest)]
     total = Tally()
     with ThreadPoolExecutor(max_workers=2) as pool:
-        modest = [job for job in jobs if job.modest]
-        for tally in pool.map(lambda job: run(job, options.verbose), modest):
+        for tally in pool.map(lambda row: run_in_turn(row, options.verbose), beside):
             total.add(tally)
-    for job in jobs:
-        if not job.modest:
-            total.add(run(job, options.verbose))
+    many_ranks = [job for job in jobs if not job.modest and job not in integration]
+    total.add(run_in_turn(many_ranks, options.verbose))
     print(total)
     return 1 if total.failed or not total.passed else 0
 
