@@ -9,14 +9,28 @@
 
 namespace hvd {
 
-// A slot is written over, not replaced: it keeps the memory of its texts.
+namespace {
+
+constexpr std::size_t kUsualName = 120;
+constexpr std::size_t kUsualDimensions = 4;
+
+}  // namespace
+
+// All memory is taken here. Taken little by little while a program trains, it would lie among that program's
+// own and break it up: a step of the VGG-16-sized model then had a fifth more page faults and took longer.
+FlightRecorder::FlightRecorder(std::size_t capacity) : ring_(capacity) {
+  for (FlightRecord& record : ring_) {
+    record.request.name.reserve(kUsualName);
+    record.request.shape.reserve(kUsualDimensions);
+  }
+}
+
 std::uint64_t FlightRecorder::submitted(const Request& request, TimePoint now) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t serial = next_++;
   const std::uint64_t set_serial = next_in_set_[request.process_set]++;
-  if (capacity_ == 0) return serial;
-  FlightRecord& record =
-      ring_.size() < capacity_ ? ring_.emplace_back() : ring_[serial % capacity_];
+  if (ring_.empty()) return serial;
+  FlightRecord& record = ring_[serial % ring_.size()];
   record.serial = serial;
   record.set_serial = set_serial;
   record.request = request;
@@ -29,9 +43,9 @@ std::uint64_t FlightRecorder::submitted(const Request& request, TimePoint now) {
 
 template <class Change>
 void FlightRecorder::change(std::uint64_t serial, Change change) {
-  if (capacity_ == 0) return;
+  if (ring_.empty()) return;
   const std::lock_guard lock(mutex_);
-  FlightRecord& record = ring_[serial % capacity_];
+  FlightRecord& record = ring_[serial % ring_.size()];
   if (record.serial == serial) change(record);  // else it was overwritten
 }
 
@@ -68,7 +82,8 @@ std::uint64_t FlightRecorder::recorded() const {
 
 std::vector<FlightRecord> FlightRecorder::records() const {
   const std::lock_guard lock(mutex_);
-  std::vector<FlightRecord> ordered = ring_;
+  const auto used = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(next_, ring_.size()));
+  std::vector<FlightRecord> ordered(ring_.begin(), ring_.begin() + used);
   std::ranges::sort(ordered, {}, &FlightRecord::serial);
   return ordered;
 }

@@ -34,7 +34,7 @@ class FlightRecorder {
   using TimePoint = FlightRecord::TimePoint;
 
   // 0: remembers nothing.
-  explicit FlightRecorder(std::size_t capacity) : capacity_(capacity) {}
+  explicit FlightRecorder(std::size_t capacity);
 
   // Returns its serial.
   std::uint64_t submitted(const Request& request, TimePoint now);
@@ -44,18 +44,17 @@ class FlightRecorder {
   void finished(std::uint64_t serial, TimePoint now, std::string_view error);
 
   std::uint64_t recorded() const;
-  std::size_t capacity() const { return capacity_; }
+  std::size_t capacity() const { return ring_.size(); }
   std::vector<FlightRecord> records() const;  // oldest first
 
  private:
   template <class Change>
   void change(std::uint64_t serial, Change change);
 
-  const std::size_t capacity_;
   mutable std::mutex mutex_;
   std::uint64_t next_ = 0;
   std::unordered_map<ProcessSetId, std::uint64_t> next_in_set_;
-  std::vector<FlightRecord> ring_;
+  std::vector<FlightRecord> ring_;  // its slots are written over, oldest first
 };
 
 // Who wrote a dump, when and why.
