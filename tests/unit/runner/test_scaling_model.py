@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 
 import pytest
 
 from horovod.common.topology import FAN_OUT, tree_edges
 from horovod.runner.scaling.cluster import (
+    BLOCK_SHARE_BYTES,
+    SMALL_BYTES,
     TREE_FAN_OUT,
     Cluster,
     Cost,
@@ -31,6 +34,7 @@ from horovod.runner.scaling.model import (
 )
 from horovod.runner.scaling.programs import Program, Submit, Wait, from_ready_times
 
+CORE = Path(__file__).resolve().parents[3] / "core"
 MIB = 2**20
 AT_ONCE = Options(threshold=1e12, cycle=0.0)
 
@@ -245,3 +249,22 @@ def test_of_recorded_steps_the_median_counts() -> None:
     programs = [from_ready_times([("g", 4, t)], t) for t in (1.0, 1.1, 9.0)]
     one = predict(programs, cluster(2, 1, latency=0), fixed(0.4), AT_ONCE)
     assert (one.step, one.compute) == (pytest.approx(1.5), pytest.approx(1.1))
+
+
+@pytest.mark.parametrize(
+    "file, line",
+    [
+        ("base/config.h", f"std::size_t kTreeFanOut = {TREE_FAN_OUT};"),
+        (
+            "backends/native_allreduce.cpp",
+            f"kBlockShareBytes = std::size_t{{{BLOCK_SHARE_BYTES >> 20}}} << 20;",
+        ),
+        (
+            "backends/native_table.cpp",
+            f"Collective::kAllreduce, true, {SMALL_BYTES >> 10}_KiB, Algorithm::kLeaders",
+        ),
+    ],
+)
+def test_the_model_has_the_engines_constants(file: str, line: str) -> None:
+    """The launcher does not load the core, so they stand in both; here they are compared."""
+    assert line in (CORE / file).read_text(encoding="utf-8")
