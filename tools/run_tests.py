@@ -252,6 +252,8 @@ def main() -> int:
     if unknown := set(options.suites) - set(SUITES):
         parser.error(f"unknown suite: {', '.join(sorted(unknown))}")
     extra = ["-k", options.k] if options.k else []
+    # Started in the background it ignores Ctrl-C, as would all that the tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     jobs = [job for suite in options.suites or SUITES for job in jobs_of(suite, extra)]
     # Those of integration share names of networks and users, so they run one after the other, beside others.
     integration = [job for job in jobs if job.name.startswith("tests/integration")]

@@ -132,11 +132,12 @@ def test_a_job_of_two_ranks_leaves_valid_files_when_both_are_killed(tmp_path: Pa
     file = tmp_path / "t.json"
     flags = ["--timeline-filename", str(file), "--timeline-all-ranks"]
     with RunningJob("-np", "2", *flags, sys.executable, JOB, "for_ever") as job:
-        wait_until(lambda: file.exists() and file.stat().st_size > 100_000)
+        files = (file, tmp_path / "t.rank1.json")
+        wait_until(lambda: all(f.exists() and f.stat().st_size > 100_000 for f in files))
         job.process.send_signal(signal.SIGKILL)
         job.process.wait()
         assert job.survivors() == []
-        for path in (file, tmp_path / "t.rank1.json"):
+        for path in files:
             assert len(load(path, killed=True)) > 100
 
 
