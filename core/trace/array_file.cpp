@@ -114,6 +114,12 @@ Status ArrayFile::rename(const std::string& path) {
   return Status::ok();
 }
 
+void ArrayFile::exchange_names(ArrayFile& other) {
+  const int exchanged =
+      ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, other.path_.c_str(), RENAME_EXCHANGE);
+  if (exchanged == 0) path_.swap(other.path_);
+}
+
 bool ArrayFile::replace_end(std::string_view bytes) {
   const std::size_t page = static_cast<std::size_t>(::getpagesize());
   const std::size_t before = end_ % page;  // in the mapping, before the bracket

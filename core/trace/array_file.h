@@ -31,6 +31,8 @@ class ArrayFile {
 
   // Not ok: it can't have that name; it keeps the one it has.
   Status rename(const std::string& path);
+  // The two files get each other's names at one go, if the file system can do that (NFS can't).
+  void exchange_names(ArrayFile& other);
 
   std::uint64_t size() const { return end_ + kClose.size(); }
   const std::string& path() const { return path_; }

@@ -124,6 +124,8 @@ Status Timeline::rotate() {
   std::string head;
   rows_->begin_file(head, std::chrono::steady_clock::now(), epoch_micros());
   if (Status status = next->append(head); !status.is_ok()) return status;
+  // Thus there always is a file of this name, unless names can't be exchanged.
+  next->exchange_names(*file_);
   if (Status status = file_->rename(options_.path + ".1"); !status.is_ok()) return status;
   file_ = std::move(next);
   return file_->rename(options_.path);
