@@ -115,6 +115,7 @@ def compare_steps(report: Report, args: argparse.Namespace, folder: Path) -> Non
     """
     rounds = args.rounds or (2 if args.quick else 4)
     milliseconds: dict[str, list[float]] = {}
+    page_faults: dict[str, list[float]] = {}
     for start in range(2 if args.quick else 6):
         with Conductor(report.note) as conductor:
             worker = script("training_worker.py", "horovod")
@@ -130,13 +131,20 @@ def compare_steps(report: Report, args: argparse.Namespace, folder: Path) -> Non
                     answers = group.ask("steps", batch=8, count=4)
                     steps = [s * 1e3 for answer in answers for s in answer["seconds"][1:]]
                     of_start[name].append(median(steps))
+                    faults = page_faults.setdefault(name, [])
+                    faults += [answer["page_faults"] for answer in answers]
         for name, values in of_start.items():
             milliseconds.setdefault(name, []).append(median(values))
     over_defaults = {
         name: paired_ratio(values, milliseconds[DEFAULTS]) for name, values in milliseconds.items()
     }
     rows: list[dict[str, Any]] = [
-        {"way": name, "step, ms": median(values), "over defaults": over_defaults[name]}
+        {
+            "way": name,
+            "step, ms": median(values),
+            "over defaults": over_defaults[name],
+            "page faults per step": median(page_faults[name]),
+        }
         for name, values in milliseconds.items()
     ]
     report.table(f"training step, batch of 8 per rank, {args.ranks} ranks", rows)
@@ -151,14 +159,16 @@ def compare_steps(report: Report, args: argparse.Namespace, folder: Path) -> Non
 
 
 def paired_ratio(ours: list[float], theirs: list[float]) -> float:
-    """The median over rounds of a ratio within a round: the machine changes more than the ways differ."""
+    """The median, over rounds or starts, of a ratio within one: the machine changes more than the ways."""
     return median([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argument_parser("The cost of metrics, flight recorder and timeline")
     parser.add_argument("--ranks", type=int, default=2, help="processes")
-    parser.add_argument("--rounds", type=int, help="times that every way has its turn")
+    parser.add_argument(
+        "--rounds", type=int, help="times that every way has its turn, in each start"
+    )
     parser.add_argument("--calls-only", action="store_true", help="no training")
     parser.add_argument("--steps-only", action="store_true", help="training alone")
     parser.add_argument(
