@@ -10,11 +10,14 @@ namespace hvd {
 
 namespace {
 
-std::chrono::nanoseconds cycle_time(const Config& config) {
+constexpr std::chrono::milliseconds kPatientCycle{20};
+
+std::chrono::nanoseconds cycle_time(const Config& config, bool patient) {
   constexpr double kLongestMilliseconds = 3.6e6;
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+  const auto wanted = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double, std::milli>(
           std::clamp(config.cycle_time_ms, 0.0, kLongestMilliseconds)));
+  return patient ? std::max<std::chrono::nanoseconds>(wanted, kPatientCycle) : wanted;
 }
 
 std::string ranks_text(const RankSet& ranks) {
@@ -40,18 +43,19 @@ std::string title_of(Collective kind) {
   return text;
 }
 
-Coordinator::State::State(const Config& config_in, Rank world_size_in)
+Coordinator::State::State(const Config& config_in, Rank world_size_in, bool patient_in)
     : config(config_in),
       world_size(world_size_in),
       everybody(RankSet::range(0, world_size_in)),
-      cycle(cycle_time(config_in)),
+      patient(patient_in),
+      cycle(cycle_time(config_in, patient_in)),
       replica(world_size_in),
       advice(config_in.cache_capacity),
       stall(config_in),
       stragglers(config_in.straggler_share) {}
 
-Coordinator::Coordinator(const Config& config, Rank world_size)
-    : state_(std::make_unique<State>(config, world_size)) {}
+Coordinator::Coordinator(const Config& config, Rank world_size, bool patient)
+    : state_(std::make_unique<State>(config, world_size, patient)) {}
 
 Coordinator::~Coordinator() = default;
 
@@ -125,7 +129,7 @@ void Coordinator::set_parameters(std::int64_t fusion_threshold_bytes, double cyc
   State& s = *state_;
   s.config.fusion_threshold_bytes = fusion_threshold_bytes;
   s.config.cycle_time_ms = cycle_time_ms;
-  s.cycle = cycle_time(s.config);
+  s.cycle = cycle_time(s.config, s.patient);
   s.cache_enabled = cache_enabled;
 }
 

@@ -9,7 +9,8 @@
 // A flush puts everything that is complete into the log, in the order of completion, fused. It
 // happens when a complete tensor is urgent or of a kind that never fuses (waiting would gain
 // nothing), when a group is complete, when the threshold is reached, or when the first complete
-// tensor has waited for the cycle time.
+// tensor has waited for the cycle time; for at least 20 ms in a patient job, in which deciding sooner
+// would gain nothing.
 #pragma once
 
 #include <chrono>
@@ -29,7 +30,8 @@ using TimePoint = std::chrono::steady_clock::time_point;
 
 class Coordinator {
  public:
-  Coordinator(const Config& config, Rank world_size);
+  // `patient`: what is ready executes only when somebody waits for it, see Executor.
+  Coordinator(const Config& config, Rank world_size, bool patient = false);
   ~Coordinator();
 
   // A message of the root's own rank or from a child.

@@ -25,7 +25,7 @@ struct Coordinator::State {
     std::int32_t group;  // number within this flush; -1: none
   };
 
-  State(const Config& config_in, Rank world_size_in);
+  State(const Config& config_in, Rank world_size_in, bool patient_in);
 
   // Announcements
   void receive(const Announcement& a, TimePoint now);
@@ -67,6 +67,7 @@ struct Coordinator::State {
   Config config;
   Rank world_size;
   RankSet everybody;
+  bool patient;
   std::chrono::nanoseconds cycle;
   Replica replica;
   EvictionOrder eviction_order;

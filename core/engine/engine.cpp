@@ -162,7 +162,8 @@ Engine::Engine(EngineParts parts)
       dumps_(config_, topology_, instruments_, table_, stacks_,
              [this] { return negotiator_.process_sets(); }),
       negotiator_(config_, topology_, subtree_of(topology_, parts.children), tree_, inbox_, table_,
-                  executor_, state_, {instruments_, dumps_, steps_, timeline_control_}),
+                  executor_, state_, no_core_to_spare(topology_),
+                  {instruments_, dumps_, steps_, timeline_control_}),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
   if (!epoll_ || !timer_) throw std::system_error(errno, std::generic_category(), "epoll, timerfd");
@@ -203,10 +204,14 @@ void Engine::close_in_child() {
 
 // --- Callers --------------------------------------------------------------------------------------
 
-bool Engine::poll(const Handle& handle) {
+bool Engine::poll(Handle& handle) {
   if (handle.is_done()) return true;
-  executor_.wake_if_needed();
-  return false;
+  if (!handle.urgent) {
+    mark_urgent(handle);
+    negotiate(false, std::chrono::steady_clock::now());
+  }
+  executor_.hurry();
+  return handle.is_done();
 }
 
 Status Engine::submit(Submission submission, std::shared_ptr<Handle>& handle) {
@@ -289,7 +294,16 @@ bool Engine::wait(Handle& handle) {
 
 bool Engine::sleep(Handle& handle, std::chrono::steady_clock::time_point began) {
   if (!handle.blocks_caller.exchange(true)) dumps_.blocked().enter(handle, began);
-  return handle.sleep(kWaitSlice);
+  for (const auto end = began + kWaitSlice;;) {
+    executor_.enlist(handle);
+    const Woken woken = handle.sleep(std::max(end - std::chrono::steady_clock::now(), {}));
+    executor_.dismiss(handle);
+    if (woken != Woken::kCalled) break;
+    help(handle, std::chrono::steady_clock::now());
+  }
+  // It may have been called just now, for work that it will not do any more.
+  executor_.hand_over();
+  return handle.is_done();
 }
 
 void Engine::stop_waiting(Handle& handle) {
@@ -363,7 +377,7 @@ void Engine::help(const Handle& handle, TimePoint now) {
 // Whatever a helping thread has put off or may have overlooked is for the engine's threads from now on.
 void Engine::stop_helping() {
   leave_rest_to_thread();
-  executor_.wake_if_needed();
+  executor_.hand_over();
 }
 
 void Engine::leave_rest_to_thread() {

@@ -66,7 +66,7 @@ class Engine {
   // Never blocks. Not ok: nothing was submitted.
   Status submit(Submission submission, std::shared_ptr<Handle>& handle);
   // Whether it is done; never blocks. Somebody who asks wants it soon.
-  bool poll(const Handle& handle);
+  bool poll(Handle& handle);
   // A caller is going to wait for what the handle stands for: execute it soon.
   void mark_urgent(Handle& handle);
   // Helps, then sleeps. Returns whether it is done: false after a signal or half a second.

@@ -1,5 +1,6 @@
 #include "engine/executor.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "base/float_mode.h"
@@ -13,7 +14,7 @@ namespace {
 // their cores at the same time costs more (figures in ARCHITECTURE.md). So it may wait until somebody asks
 // for it here, or a peer waits for this rank's part; not for ever, in case nobody does.
 constexpr std::chrono::milliseconds kPatience{1000};
-constexpr std::chrono::milliseconds kLookAtPeers{5};
+constexpr std::chrono::milliseconds kLookAtPeers{20};
 
 }  // namespace
 
@@ -27,34 +28,56 @@ Executor::Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTabl
       instruments_(instruments) {}
 
 void Executor::queue(QueuedWork work, bool wake, std::chrono::steady_clock::time_point now) {
-  {
-    const std::lock_guard lock(queue_mutex_);
-    if (queue_.empty()) waiting_since_ = now;
-    hurry_ = hurry_ || work.awaited;
-    queue_.push_back(std::move(work));
-    waiting_.store(queue_.size(), std::memory_order_release);
-  }
-  if (wake) queued_.notify_one();
+  const std::lock_guard lock(queue_mutex_);
+  if (queue_.empty()) waiting_since_ = now;
+  asked_for_ = asked_for_ || work.awaited;
+  queue_.push_back(std::move(work));
+  waiting_.store(queue_.size(), std::memory_order_release);
+  if (wake) wake_somebody();
 }
 
-void Executor::wake_if_needed() {
+void Executor::hurry() {
   if (empty()) return;
-  {
-    const std::lock_guard lock(queue_mutex_);
-    hurry_ = true;
+  const std::lock_guard lock(queue_mutex_);
+  asked_for_ = !queue_.empty();
+  if (asked_for_) wake_somebody();
+}
+
+void Executor::hand_over() {
+  if (empty()) return;
+  const std::lock_guard lock(queue_mutex_);
+  wake_somebody();
+}
+
+// Whoever runs a response looks for the next one afterwards, or hands over.
+void Executor::wake_somebody() {
+  if (running_.load(std::memory_order_relaxed)) return;
+  if (sleepers_.empty()) {
+    queued_.notify_one();
+  } else {
+    sleepers_.back()->call();
   }
-  queued_.notify_one();
+}
+
+void Executor::enlist(Handle& sleeper) {
+  const std::lock_guard lock(queue_mutex_);
+  sleepers_.push_back(&sleeper);
+  if (!queue_.empty()) wake_somebody();  // queued since it last looked
+}
+
+void Executor::dismiss(Handle& sleeper) {
+  const std::lock_guard lock(queue_mutex_);
+  sleepers_.erase(std::ranges::find(sleepers_, &sleeper));
 }
 
 void Executor::wait_for_work(std::unique_lock<std::mutex>& lock) {
   queued_.wait(lock, [&] { return closed_ || !queue_.empty(); });
   if (!patient_) return;
-  const auto ready = [&] {
-    return closed_ || hurry_ || queue_.empty() || state_.has_blocked_callers();
-  };
-  while (!ready() && !arena_.peer_waits() &&
-         std::chrono::steady_clock::now() < waiting_since_ + kPatience) {
+  const auto ready = [&] { return closed_ || asked_for_ || queue_.empty() || !sleepers_.empty(); };
+  while (!ready() && std::chrono::steady_clock::now() < waiting_since_ + kPatience) {
     queued_.wait_for(lock, kLookAtPeers, ready);
+    // Then for all that is here: it waits already.
+    asked_for_ = asked_for_ || (!queue_.empty() && arena_.peer_waits());
   }
 }
 
@@ -69,7 +92,7 @@ std::optional<QueuedWork> Executor::pop() {
   QueuedWork item = std::move(queue_.front());
   queue_.pop_front();
   waiting_.store(queue_.size(), std::memory_order_release);
-  if (queue_.empty()) hurry_ = false;
+  if (queue_.empty()) asked_for_ = false;
   running_.store(true, std::memory_order_relaxed);
   return item;
 }

@@ -33,9 +33,17 @@ class Executor {
   Executor(std::vector<std::unique_ptr<Backend>> backends, OperationTable& table, JobState& state,
            const Arena& arena, bool patient, Instruments& instruments);
 
-  // Appends; wakes the executor's thread if `wake` (a caller who helps takes it without).
+  // Appends; wakes somebody to run it if `wake` (a caller who helps takes it without).
   void queue(QueuedWork work, bool wake, std::chrono::steady_clock::time_point now);
-  void wake_if_needed();
+  // Somebody asks for what is queued, if anything: it is not to wait any longer.
+  void hurry();
+  // A caller stops helping: what is queued, if anything, is for others.
+  void hand_over();
+
+  // Between these a caller sleeps on its handle. It is called when there is something to run, rather
+  // than the executor's thread: its core is free, and it must wake up anyway when all is done.
+  void enlist(Handle& sleeper);
+  void dismiss(Handle& sleeper);
   bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
   // Bytes of the next response, 0 when there is none.
   std::size_t next_bytes() const;
@@ -54,6 +62,7 @@ class Executor {
   std::optional<QueuedWork> pop();
   void run_one(QueuedWork& item);
   void wait_for_work(std::unique_lock<std::mutex>& lock);
+  void wake_somebody();
   Status execute(Work& work);
   void measure(const QueuedWork& item, const Status& status,
                std::chrono::steady_clock::time_point started,
@@ -72,10 +81,11 @@ class Executor {
   mutable std::mutex queue_mutex_;
   std::condition_variable queued_;
   std::deque<QueuedWork> queue_;
+  std::vector<Handle*> sleepers_;
   std::atomic<std::size_t> waiting_{0};
   std::atomic<bool> running_{false};
   bool closed_ = false;
-  bool hurry_ = false;  // somebody asks for what is queued
+  bool asked_for_ = false;  // what is queued
   std::chrono::steady_clock::time_point waiting_since_;
 };
 

@@ -30,18 +30,22 @@ struct Result {
   std::vector<std::int64_t> received_splits;
 };
 
+enum class Woken : std::uint8_t { kDone, kCalled, kNeither };
+
 class Handle {
  public:
   explicit Handle(std::size_t operations)
       : results(operations), pending_(static_cast<std::int32_t>(operations)) {}
 
-  bool is_done() const { return done_.load(std::memory_order_acquire) != 0; }
+  bool is_done() const { return state_.load(std::memory_order_acquire) == kDone; }
 
   // One of the operations has ended. The first failure is the status of the handle.
   void finish_one(const Status& status);
 
-  // Sleeps until done, a signal arrives or `limit` passes; returns whether it is done.
-  bool sleep(std::chrono::nanoseconds limit) const;
+  // Sleeps until done, called, a signal arrives or `limit` passes.
+  Woken sleep(std::chrono::nanoseconds limit);
+  // Wakes who sleeps here or is about to: there is work for its thread.
+  void call();
 
   // Only after `is_done`.
   const Status& status() const { return status_; }
@@ -55,8 +59,11 @@ class Handle {
   std::function<void(Handle&)> on_done;
 
  private:
-  mutable std::atomic<std::uint32_t> done_{0};
-  mutable std::atomic<std::uint32_t> sleepers_{0};
+  enum : std::uint32_t { kInFlight, kDone, kCalled };  // values of state_
+  void wake_sleepers();
+
+  std::atomic<std::uint32_t> state_{kInFlight};
+  std::atomic<std::uint32_t> sleepers_{0};
   std::atomic<std::int32_t> pending_;
   std::mutex status_mutex_;
   Status status_;

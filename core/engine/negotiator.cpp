@@ -26,11 +26,17 @@ std::size_t bytes_of(const Request& request) {
   return static_cast<std::size_t>(element_count(request.shape)) * size_of(request.dtype);
 }
 
+// Somebody waits for what it says.
+bool is_pressing(const UpMessage& up) {
+  return !up.urgent.empty() || !up.timeline.empty() || up.shutdown ||
+         std::ranges::any_of(up.announcements, &Announcement::urgent);
+}
+
 }  // namespace
 
 Negotiator::Negotiator(const Config& config, const Topology& topology, RankSet subtree, Tree& tree,
                        Inbox& inbox, OperationTable& table, Executor& executor, JobState& state,
-                       Observers observers)
+                       bool patient, Observers observers)
     : config_(config),
       topology_(topology),
       tree_(tree),
@@ -38,10 +44,11 @@ Negotiator::Negotiator(const Config& config, const Topology& topology, RankSet s
       table_(table),
       executor_(executor),
       state_(state),
+      patient_(patient),
       observers_(observers),
       replica_(topology.size) {
   if (tree.is_root()) {
-    coordinator_.emplace(config, topology.size);
+    coordinator_.emplace(config, topology.size, patient);
   } else {
     aggregator_.emplace(std::move(subtree), hold_time(config));
   }
@@ -83,7 +90,9 @@ void Negotiator::decide(TimePoint now) {
     return;
   }
   UpMessage up = aggregator_->take(now);
-  if (!up.empty()) tree_.send_up(std::move(up));
+  if (up.empty()) return;
+  const bool can_wait = patient_ && !is_pressing(up);
+  tree_.send_up(std::move(up), can_wait);
 }
 
 // After a join, operations of the global set wait until all ranks have joined: the others count this
@@ -503,6 +512,7 @@ std::optional<TimePoint> Negotiator::next_deadline() const {
   };
   if (observers_.dumps.has_work()) consider(observers_.dumps.deadline());
   if (inquiry_.is_active()) consider(inquiry_.deadline());
+  consider(tree_.next_bell());
   return next;
 }
 

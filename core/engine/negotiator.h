@@ -34,7 +34,7 @@ struct Observers {
 class Negotiator {
  public:
   Negotiator(const Config& config, const Topology& topology, RankSet subtree, Tree& tree,
-             Inbox& inbox, OperationTable& table, Executor& executor, JobState& state,
+             Inbox& inbox, OperationTable& table, Executor& executor, JobState& state, bool patient,
              Observers observers);
 
   // Everything that can be done now: take in, decide, apply, pass on. `helping`: the caller will run
@@ -103,6 +103,7 @@ class Negotiator {
   OperationTable& table_;
   Executor& executor_;
   JobState& state_;
+  const bool patient_;
   Observers observers_;
   double clock_offset_micros_ = 0;  // this rank's clock less rank 0's
   double clock_error_micros_ = 0;

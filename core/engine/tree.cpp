@@ -1,6 +1,7 @@
 #include "engine/tree.h"
 
 #include <chrono>
+#include <utility>
 
 #include "transport/tcp_channel.h"
 
@@ -9,6 +10,7 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::microseconds kBellDelay{20};
+constexpr std::chrono::milliseconds kPatientBellDelay{20};
 
 }  // namespace
 
@@ -23,7 +25,9 @@ struct Tree::Edge {
   std::unique_ptr<Channel> channel;
   MessageStream stream;
   bool unsent = false;                                            // queued since the last flush
+  bool pressing = false;                                          // some of that
   std::optional<std::chrono::steady_clock::time_point> bell_due;  // a bell that is put off
+  bool bell_pressing = false;       // it is for a spinning thread to ring
   std::uint64_t bell_position = 0;  // what the peer must have read to need no bell
   bool goodbye = false;             // the peer closes on purpose
   bool lost = false;
@@ -58,11 +62,12 @@ Tree::Tree(const Topology& topology, Rank parent, const std::vector<Rank>& child
 
 Tree::~Tree() = default;
 
-void Tree::send(Edge& edge, const Message& message) {
+void Tree::send(Edge& edge, const Message& message, bool patient) {
   if (edge.lost) return;
   Status status = edge.stream.queue(message);
   if (!status.is_ok()) lose(edge, std::move(status));
   edge.unsent = true;
+  edge.pressing = edge.pressing || !patient;
   ++messages_sent_;
 }
 
@@ -71,7 +76,7 @@ void Tree::lose(Edge& edge, Status why) {
   edge.lost = true;
 }
 
-void Tree::send_up(const Message& message) { send(*parent_, message); }
+void Tree::send_up(const Message& message, bool patient) { send(*parent_, message, patient); }
 
 void Tree::send_down(const Message& message) {
   for (const auto& edge : edges_) {
@@ -90,17 +95,26 @@ void Tree::flush(bool spinning) {
     edge->unsent = false;
     Status status = edge->stream.flush();
     if (!status.is_ok()) lose(*edge, std::move(status));
-    backlog |= !edge->lost && edge->stream.has_backlog();
+    const bool left_over = !edge->lost && edge->stream.has_backlog();
+    const bool pressing = std::exchange(edge->pressing, false) || left_over;
+    backlog |= left_over;
     if (edge->shm == nullptr) continue;
-    if (!spinning) {
-      doorbells_.ring_if_asleep(edge->peer);
-    } else if (!edge->bell_due) {
-      edge->bell_due = std::chrono::steady_clock::now() + kBellDelay;
-      put_off_.fetch_add(1, std::memory_order_relaxed);
-    }
     edge->bell_position = edge->shm->outgoing().written();
+    if (pressing && !spinning) {
+      doorbells_.ring_if_asleep(edge->peer);
+    } else {
+      put_off_bell(*edge, pressing);
+    }
   }
   backlog_.store(backlog, std::memory_order_relaxed);
+}
+
+// A bell that is put off already comes at its time, or sooner if there is something pressing now.
+void Tree::put_off_bell(Edge& edge, bool pressing) {
+  if (edge.bell_due && (edge.bell_pressing || !pressing)) return;
+  if (!edge.bell_due) put_off_.fetch_add(1, std::memory_order_relaxed);
+  edge.bell_due = std::chrono::steady_clock::now() + (pressing ? kBellDelay : kPatientBellDelay);
+  edge.bell_pressing = pressing;
 }
 
 void Tree::ring_due(bool spinning) {
@@ -109,11 +123,21 @@ void Tree::ring_due(bool spinning) {
   for (const auto& edge : edges_) {
     if (!edge->bell_due) continue;
     const bool was_read = edge->shm->outgoing().has_read(edge->bell_position);
-    if (!was_read && spinning && now < *edge->bell_due) continue;
+    const bool may_wait = spinning || !edge->bell_pressing;
+    if (!was_read && may_wait && now < *edge->bell_due) continue;
     edge->bell_due.reset();
     put_off_.fetch_sub(1, std::memory_order_relaxed);
     if (!was_read) doorbells_.ring_if_asleep(edge->peer);
   }
+}
+
+std::optional<std::chrono::steady_clock::time_point> Tree::next_bell() const {
+  std::optional<std::chrono::steady_clock::time_point> next;
+  for (const auto& edge : edges_) {
+    if (!edge->bell_due || edge->bell_pressing) continue;
+    if (!next || *edge->bell_due < *next) next = edge->bell_due;
+  }
+  return next;
 }
 
 void Tree::receive(const std::function<void(Rank, Message&&)>& handle) {

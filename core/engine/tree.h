@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,7 +27,8 @@ class Tree {
   ~Tree();
 
   bool is_root() const { return parent_ == nullptr; }
-  void send_up(const Message& message);
+  // `patient`: it will do if the parent reads it when it looks the next time, or a little later.
+  void send_up(const Message& message, bool patient = false);
   void send_down(const Message& message);
   void send_everywhere(const Message& message);
   // Writes what fits, and wakes the peers that sleep. `spinning`: the calling thread is going to look
@@ -34,9 +36,12 @@ class Tree {
   // sequence of blocking calls it is about to: that saves a system call here and a switch of threads
   // there. `ring_due` must follow.
   void flush(bool spinning);
-  // Rings the bells that were put off: those whose time has come or, unless `spinning`, all.
+  // Rings the bells that were put off: those whose time has come and, unless `spinning`, all that were put
+  // off by a spinning thread.
   void ring_due(bool spinning);
   bool bells_put_off() const { return put_off_.load(std::memory_order_relaxed) > 0; }
+  // When `ring_due` should be called for what was sent patient; nullopt: never.
+  std::optional<std::chrono::steady_clock::time_point> next_bell() const;
 
   // Calls `handle(peer, message)` for each message that has arrived.
   void receive(const std::function<void(Rank, Message&&)>& handle);
@@ -55,7 +60,8 @@ class Tree {
  private:
   struct Edge;
 
-  void send(Edge& edge, const Message& message);
+  void send(Edge& edge, const Message& message, bool patient = false);
+  void put_off_bell(Edge& edge, bool pressing);
   static void lose(Edge& edge, Status why);
 
   Doorbells& doorbells_;
