@@ -1,7 +1,8 @@
 """Step time of a VGG-16-sized model (134 MB of gradients, CIFAR-10 shapes), one thread per rank.
 
 Compared in turn, for PyTorch and for TensorFlow: one process alone, independent processes side by side
-(they share memory and cores but exchange nothing: the bound), the framework's own way
+(they share memory and cores but exchange nothing: the bound), the same waiting for each other once a step
+(what being in step costs: all need the memory at the same time), the framework's own way
 (DistributedDataParallel on Gloo, MultiWorkerMirroredStrategy with its ring), and Horovod. Efficiency is
 throughput of N / (N x throughput of one).
 """
@@ -15,6 +16,7 @@ from groups import Conductor, script, side_by_side, under_horovodrun
 from harness import Report, Target, argument_parser, median, new_report
 
 ALONE, INDEPENDENT, OURS = "alone", "independent, side by side", "Horovod"
+IN_STEP = "independent, in step"
 # Framework -> worker script, the name of its own way and that way's argument.
 FRAMEWORKS = {
     "torch": ("training_worker.py", "DDP on Gloo", "ddp"),
@@ -58,6 +60,7 @@ def start_groups(conductor: Conductor, framework: str, ranks: int) -> None:
     worker, peer, argument = FRAMEWORKS[framework]
     conductor.add(ALONE, 1, side_by_side, script(worker, "alone"))
     conductor.add(INDEPENDENT, ranks, side_by_side, script(worker, "alone"))
+    conductor.add(IN_STEP, ranks, under_horovodrun, script(worker, "in-step"))
     conductor.add(peer, ranks, side_by_side, script(worker, argument))
     conductor.add(OURS, ranks, under_horovodrun, script(worker, "horovod"))
 

@@ -1,4 +1,4 @@
-"""One rank of one way to train in `training.py`: `training_worker.py alone|ddp|horovod`."""
+"""One rank of one way to train in `training.py`: `training_worker.py alone|in-step|ddp|horovod`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,21 @@ def alone() -> tuple[int, torch.nn.Module, Optimizer, Callable[[], None]]:
     return int(os.environ["RANK"]), model, optimizer, lambda: None
 
 
+def in_step() -> tuple[int, torch.nn.Module, Optimizer, Callable[[], None]]:
+    """No gradients are exchanged, but before each update the ranks wait for each other."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    model, optimizer = make_model()
+    token = torch.zeros(1)
+
+    def meet(*_: Any) -> None:
+        hvd.allreduce_(token, name="token")
+
+    optimizer.register_step_pre_hook(meet)
+    return hvd.rank(), model, optimizer, hvd.shutdown
+
+
 def ddp() -> tuple[int, torch.nn.Module, Optimizer, Callable[[], None]]:
     """Torch's DistributedDataParallel on Gloo, with its defaults."""
     import torch.distributed as dist
@@ -68,7 +83,7 @@ def page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-WAYS = {"alone": alone, "ddp": ddp, "horovod": horovod}
+WAYS = {"alone": alone, "in-step": in_step, "ddp": ddp, "horovod": horovod}
 
 
 def main() -> None:

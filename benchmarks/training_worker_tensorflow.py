@@ -1,4 +1,4 @@
-"""One rank of one way to train with TensorFlow in `training.py`: `... alone|multiworker|horovod`.
+"""One rank of one way to train with TensorFlow in `training.py`: `... alone|in-step|multiworker|horovod`.
 
 Plain variables and a `tf.function`, so that only the exchange of gradients differs between the ways.
 """
@@ -91,6 +91,26 @@ def alone() -> tuple[int, VGG16, Step]:
     return int(os.environ["RANK"]), model, step
 
 
+def in_step() -> tuple[int, VGG16, Step]:
+    """No gradients are exchanged, but before each update the ranks wait for each other."""
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    model = VGG16()
+
+    @tf.function
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = model.loss(images, labels)
+        gradients = tape.gradient(loss, model.variables)
+        with tf.control_dependencies(gradients):
+            token = hvd.allreduce(tf.zeros(1), name="token")
+        with tf.control_dependencies([token]):
+            model.apply([tf.identity(gradient) for gradient in gradients])
+
+    return hvd.rank(), model, step
+
+
 def multiworker() -> tuple[int, VGG16, Step]:
     """`tf.distribute.MultiWorkerMirroredStrategy` with its ring, one replica for each worker."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -151,7 +171,7 @@ def horovod() -> tuple[int, VGG16, Step]:
     return hvd.rank(), model, step
 
 
-WAYS = {"alone": alone, "multiworker": multiworker, "horovod": horovod}
+WAYS = {"alone": alone, "in-step": in_step, "multiworker": multiworker, "horovod": horovod}
 
 
 def main() -> None:

@@ -255,6 +255,9 @@ def main() -> int:
     # Started in the background it ignores Ctrl-C, as would all that the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     jobs = [job for suite in options.suites or SUITES for job in jobs_of(suite, extra)]
+    if missing := {job.argv[0] for job in jobs if not Path(job.argv[0]).exists()}:
+        names = ", ".join(sorted(missing))
+        parser.error(f"not there: {names}; `make test` creates what tests need")
     # Those of integration share names of networks and users, so they run one after the other, beside others.
     integration = [job for job in jobs if job.name.startswith("tests/integration")]
     beside = [integration, *([job] for job in jobs if job.modest)]

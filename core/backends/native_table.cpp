@@ -52,11 +52,11 @@ Algorithm choose_algorithm(Collective kind, std::size_t ranks, std::size_t hosts
   return row->algorithm;  // every kind has a row for any size
 }
 
-// Measured with two ranks on two cores that shared a cache and that did not: shares of 128 KiB were
+// Measured with two ranks on two cores that shared a cache and that did not: shares of 256 KiB were
 // best or near it at all sizes. Smaller pieces mean more waits, larger ones leave the second-level
 // cache.
 std::size_t choose_piece_bytes(std::size_t shares, std::size_t slot_bytes) {
-  return std::min(slot_bytes, shares * 128_KiB);
+  return std::min(slot_bytes, shares * 256_KiB);
 }
 
 std::string algorithm_table_text() {

@@ -266,7 +266,7 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
   // Two sources may be combined straight into memory; with more, the sink could be a source that is
   // still to be read.
   const bool direct = first.address != nullptr && first.store == Store::kOrdinary &&
-                      second.address == nullptr && sources.size() == 2 && k.narrow == nullptr;
+                      sources.size() == 2 && k.narrow == nullptr;
   const std::size_t tile = kTileBytes / k.wide_size;
   Scratch scratch;
   for (std::size_t done = 0; done < count; done += tile) {

@@ -74,10 +74,12 @@ void Executor::wait_for_work(std::unique_lock<std::mutex>& lock) {
   queued_.wait(lock, [&] { return closed_ || !queue_.empty(); });
   if (!patient_) return;
   const auto ready = [&] { return closed_ || asked_for_ || queue_.empty() || !sleepers_.empty(); };
+  bool peer_waited = false;
   while (!ready() && std::chrono::steady_clock::now() < waiting_since_ + kPatience) {
     queued_.wait_for(lock, kLookAtPeers, ready);
-    // Then for all that is here: it waits already.
-    asked_for_ = asked_for_ || (!queue_.empty() && arena_.peer_waits());
+    const bool peer_waits = !queue_.empty() && arena_.peer_waits();
+    if (peer_waits && peer_waited) asked_for_ = true;  // all of it: the peer waits already
+    peer_waited = peer_waits;
   }
 }
 

@@ -21,8 +21,9 @@ namespace hvd::test {
 
 class EngineWorld {
  public:
-  // `local_sizes`: number of ranks of each host.
-  explicit EngineWorld(std::vector<int> local_sizes, Config config = {}) : config_(config) {
+  // `local_sizes`: number of ranks of each host; `cores`: that each host is said to have.
+  explicit EngineWorld(std::vector<int> local_sizes, Config config = {}, int cores = 1 << 10)
+      : config_(config), cores_(cores) {
     Rank next = 0;
     for (const int local_size : local_sizes) {
       std::vector<Rank> ranks(static_cast<std::size_t>(local_size));
@@ -103,7 +104,7 @@ class EngineWorld {
       for (std::size_t host = 0; host < hosts_.size(); ++host) {
         mine.topology.host_names.push_back("host" + std::to_string(host));
       }
-      mine.topology.cores = 1 << 10;
+      mine.topology.cores = cores_;
     }
     const std::size_t bytes = Region::bytes_needed(config_);
     for (const auto& ranks : hosts_) {
@@ -158,6 +159,7 @@ class EngineWorld {
   }
 
   Config config_;
+  int cores_;
   std::vector<std::vector<Rank>> hosts_;
   Rank size_ = 0;
   std::vector<std::unique_ptr<Engine>> engines_;

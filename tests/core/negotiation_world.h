@@ -43,7 +43,8 @@ inline TimePoint start_of_time() { return TimePoint() + std::chrono::hours(1); }
 
 // A root, its replica and a clock that a test moves. `log` is what `take_entries` gave so far.
 struct Root {
-  explicit Root(Rank world, Config config = {}) : coordinator(config, world), replica(world) {}
+  explicit Root(Rank world, Config config = {}, bool patient = false)
+      : coordinator(config, world, patient), replica(world) {}
 
   void announce(const std::vector<Rank>& ranks, Request request, bool urgent = false) {
     coordinator.receive(up({{std::move(request), RankSet::of(ranks), urgent}}), now);

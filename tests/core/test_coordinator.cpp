@@ -139,6 +139,26 @@ TEST_CASE("a complete tensor waits for others until the cycle time, and an idle 
   CHECK_FALSE(root.coordinator.next_deadline().has_value());
 }
 
+TEST_CASE("in a patient job, what nobody waits for is decided seldom") {
+  Config config;
+  config.cycle_time_ms = 1;
+  Root root(2, config, true);
+  root.announce({0, 1}, allreduce("a"));
+  CHECK(root.coordinator.next_deadline() == root.now + 20ms);
+  root.now += 19ms;
+  CHECK(root.take().empty());
+  root.announce({0}, allreduce("b"), true);
+  CHECK(root.take().empty());
+  root.announce({1}, allreduce("b"));
+  CHECK(root.text_of_entries(root.take()) == "execute a b");
+
+  root.coordinator.set_parameters(1 << 20, 30, true);
+  root.announce({0, 1}, allreduce("c"));
+  CHECK(root.coordinator.next_deadline() == root.now + 30ms);
+  root.coordinator.set_parameters(1 << 20, 0.5, true);
+  CHECK(root.coordinator.next_deadline() == root.now + 20ms);
+}
+
 TEST_CASE("flushing does not wait when waiting gains nothing") {
   SUBCASE("urgent") {
     Root root(2);

@@ -156,6 +156,123 @@ TEST_CASE("tiny numbers are not flushed to zero, whatever the mode of the caller
   });
 }
 
+// Of two ranks with `count` allreduces each that nobody waits for yet.
+struct Waiting {
+  static constexpr std::int64_t kElements = 8;
+  Waiting(EngineWorld& world, Rank rank, int count, const std::string& prefix = "t")
+      : input(input_of(rank, kElements)), outputs(static_cast<std::size_t>(count), input) {
+    for (int i = 0; i < count; ++i) {
+      handles.push_back(world.allreduce(
+          rank, EngineWorld::allreduce_request(prefix + std::to_string(i), kElements), input,
+          outputs[static_cast<std::size_t>(i)], false));
+    }
+  }
+  bool is_right(std::size_t i) const {
+    for (std::size_t at = 0; at < input.size(); ++at) {
+      if (outputs[i][at] != sum_of_ranks(2) * static_cast<float>(at % 13)) return false;
+    }
+    return true;
+  }
+  std::vector<float> input;
+  std::vector<std::vector<float>> outputs;
+  std::vector<std::shared_ptr<Handle>> handles;
+};
+
+TEST_CASE("where ranks take all cores, what nobody waits for wakes nobody") {
+  EngineWorld world({2}, {}, 2);
+  world.for_each_rank([&](Rank rank) {
+    const auto began = std::chrono::steady_clock::now();
+    const auto rung = world.engine(rank).counters().at("doorbells_rung");
+    const Waiting waiting(world, rank, 100);
+    const auto more = world.engine(rank).counters().at("doorbells_rung") - rung;
+    const auto cycles = static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began) /
+                                                   std::chrono::milliseconds(20));
+    if (rank == 1) CHECK(more <= 1 + cycles);
+    for (std::size_t i = 0; i < waiting.handles.size(); ++i) {
+      CHECK(world.wait(rank, *waiting.handles[i]).is_ok());
+      CHECK(waiting.is_right(i));
+    }
+    // Some when the first was waited for, the rest at the end; each slow start may add one.
+    CHECK(world.engine(rank).counters().at("responses_executed") <= 10 + 2 * cycles);
+  });
+}
+
+TEST_CASE("whoever polls says that somebody waits") {
+  for (const int cores : {2, 1 << 10}) {
+    EngineWorld world({2}, {}, cores);
+    world.for_each_rank([&](Rank rank) {
+      const Waiting waiting(world, rank, 1);
+      CHECK_FALSE(waiting.handles[0]->urgent);
+      while (!world.engine(rank).poll(*waiting.handles[0])) std::this_thread::yield();
+      CHECK(waiting.handles[0]->urgent);
+      CHECK(waiting.is_right(0));
+    });
+  }
+}
+
+TEST_CASE("a caller that sleeps is called to execute what it waits for") {
+  for (const int cores : {2, 1 << 10}) {
+    EngineWorld world({2}, {}, cores);
+    int by_caller = 0;
+    constexpr int kRounds = 20;
+    std::vector<std::shared_ptr<Handle>> of_first(kRounds);
+    for (auto& sleeping : of_first) {
+      std::atomic<bool> there{false};
+      world.for_each_rank([&](Rank rank) {
+        if (rank == 1) {
+          there.wait(false);
+          while (!sleeping->blocks_caller) std::this_thread::yield();
+        }
+        Submission submission;
+        submission.urgent = true;
+        submission.requests.push_back(EngineWorld::allreduce_request("t", 4));
+        submission.requests.back().kind = Collective::kAllgather;
+        std::vector<float> input(4, 1.0f), output(8);
+        WorkTensor tensor;
+        tensor.input = input.data();
+        tensor.shape = {4};
+        std::thread::id executed_by;
+        tensor.allocate = [&](const Shape&, std::size_t) {
+          executed_by = std::this_thread::get_id();
+          return static_cast<void*>(output.data());
+        };
+        submission.tensors.push_back(std::move(tensor));
+        const auto handle = world.submit(rank, std::move(submission));
+        if (rank == 0) {
+          sleeping = handle;
+          there = true;
+          there.notify_one();
+        }
+        CHECK(world.wait(rank, *handle).is_ok());
+        CHECK(output == std::vector<float>(8, 1.0f));
+        if (rank == 0) by_caller += executed_by == std::this_thread::get_id() ? 1 : 0;
+      });
+    }
+    CHECK(by_caller > kRounds / 2);  // the answer may come just before it sleeps
+  }
+}
+
+TEST_CASE("several callers of a rank wait for different things") {
+  for (const int cores : {1, 2, 1 << 10}) {
+    EngineWorld world({2}, {}, cores);
+    world.for_each_rank([&](Rank rank) {
+      std::vector<std::thread> callers;
+      for (const std::string name : {"a", "b", "c"}) {
+        callers.emplace_back([&world, rank, name] {
+          for (int round = 0; round < 50; ++round) {
+            const Waiting waiting(world, rank, 3, name + std::to_string(round) + ".");
+            for (std::size_t i : {2, 0, 1}) {
+              CHECK(world.wait(rank, *waiting.handles[i]).is_ok());
+              CHECK(waiting.is_right(i));
+            }
+          }
+        });
+      }
+      for (std::thread& caller : callers) caller.join();
+    });
+  }
+}
+
 TEST_CASE("an idle job sends no messages") {
   EngineWorld world({2, 1});
   const auto input = input_of(0, 8);
