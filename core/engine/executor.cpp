@@ -12,7 +12,7 @@ namespace {
 // Where ranks take all cores, a response that nobody waits for gains nothing by running beside the
 // computation: both use the same core, and the exchange of pieces between ranks that are seldom on
 // their cores at the same time costs more (figures in ARCHITECTURE.md). So it may wait until somebody asks
-// for it here, or a peer waits for this rank's part; not for ever, in case nobody does.
+// for it here, or a peer waits for this rank's part at two looks in a row; not for ever, in case nobody does.
 constexpr std::chrono::milliseconds kPatience{1000};
 constexpr std::chrono::milliseconds kLookAtPeers{20};
 
@@ -78,7 +78,7 @@ void Executor::wait_for_work(std::unique_lock<std::mutex>& lock) {
   while (!ready() && std::chrono::steady_clock::now() < waiting_since_ + kPatience) {
     queued_.wait_for(lock, kLookAtPeers, ready);
     const bool peer_waits = !queue_.empty() && arena_.peer_waits();
-    if (peer_waits && peer_waited) asked_for_ = true;  // all of it: the peer waits already
+    if (peer_waits && peer_waited) asked_for_ = true;  // all of it
     peer_waited = peer_waits;
   }
 }

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <barrier>
 #include <bit>
 #include <cstdint>
 #include <random>
@@ -180,6 +181,7 @@ struct Waiting {
 
 TEST_CASE("where ranks take all cores, what nobody waits for wakes nobody") {
   EngineWorld world({2}, {}, 2);
+  std::barrier submitted(2);
   world.for_each_rank([&](Rank rank) {
     const auto began = std::chrono::steady_clock::now();
     const auto rung = world.engine(rank).counters().at("doorbells_rung");
@@ -188,6 +190,7 @@ TEST_CASE("where ranks take all cores, what nobody waits for wakes nobody") {
     const auto cycles = static_cast<std::uint64_t>((std::chrono::steady_clock::now() - began) /
                                                    std::chrono::milliseconds(20));
     if (rank == 1) CHECK(more <= 1 + cycles);
+    submitted.arrive_and_wait();
     for (std::size_t i = 0; i < waiting.handles.size(); ++i) {
       CHECK(world.wait(rank, *waiting.handles[i]).is_ok());
       CHECK(waiting.is_right(i));
