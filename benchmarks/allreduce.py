@@ -19,9 +19,11 @@ from harness import (
     Report,
     Target,
     argument_parser,
-    is_shared,
+    cache_line_round_trip,
+    cache_state_name,
     median,
     new_report,
+    paired_ratio,
     size_text,
 )
 from huge import reduce_huge_tensors
@@ -31,7 +33,11 @@ QUICK_SIZES = [4, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
 OURS, GLOO, MEMCPY = "Horovod", "torch-Gloo", "memcpy"
 MIB = 1 << 20
 
+Seconds = dict[int, dict[str, list[float]]]  # bytes -> peer -> one value per round
 Medians = dict[int, dict[str, float]]  # bytes -> peer -> seconds
+States = dict[int, list[str]]  # bytes -> how the cores were placed in each round
+# From here on the targets depend on how the cores are placed, which changes from minute to minute.
+LARGE = 64 * MIB
 
 
 def main() -> None:
@@ -47,10 +53,10 @@ def main() -> None:
         return
     with Conductor(report.note) as conductor:
         start_peers(conductor, args)
-        seconds = measure_all(conductor, report, args)
+        seconds, states = measure_all(conductor, report, args)
     medians = {size: {p: median(t) for p, t in peers.items()} for size, peers in seconds.items()}
     tabulate(report, medians, args.ranks)
-    report.targets = find_targets(medians, args.ranks, mostly_shared(report))
+    report.targets = find_targets(seconds, args.ranks, states)
     report.finish(args.json)
     if args.plot:
         plot(medians, args.ranks, args.plot)
@@ -69,21 +75,24 @@ def start_peers(conductor: Conductor, args: argparse.Namespace) -> None:
 
 def measure_all(
     conductor: Conductor, report: Report, args: argparse.Namespace
-) -> dict[int, dict[str, list[float]]]:
+) -> tuple[Seconds, States]:
     """The median time of every peer at every size, one value per round."""
     sizes = args.sizes or (QUICK_SIZES if args.quick else SIZES)
     rounds = args.rounds or (2 if args.quick else 5)
     budget = 0.1 if args.quick else 0.25
-    seconds: dict[int, dict[str, list[float]]] = {
-        size: {name: [] for name in conductor.groups} for size in sizes
-    }
+    seconds: Seconds = {size: {name: [] for name in conductor.groups} for size in sizes}
+    states: States = {size: [] for size in sizes if size >= LARGE}
     for round_index in range(rounds):
         report.see_cache_state()
         for size in sizes:
+            before = cache_state_name(cache_line_round_trip()) if size in states else ""
             for name, group in conductor.in_turn(round_index):
                 seconds[size][name].append(measure(group, size, budget))
+            if size in states:
+                after = cache_state_name(cache_line_round_trip())
+                states[size].append(after if after == before else "changing")
         print(f"round {round_index + 1} of {rounds} done", flush=True)
-    return seconds
+    return seconds, states
 
 
 def measure(group: Group, size: int, budget: float) -> float:
@@ -120,40 +129,57 @@ def tabulate(report: Report, medians: Medians, ranks: int) -> None:
     report.table(f"algorithm bandwidth in GB/s, {ranks} ranks", bandwidths)
 
 
-def mostly_shared(report: Report) -> bool:
-    """Whether the cores shared a cache in more than half of the rounds."""
-    return sum(map(is_shared, report.cache_states)) * 2 > len(report.cache_states)
+def find_targets(seconds: Seconds, ranks: int, states: States) -> list[Target]:
+    """The claims that these sizes and peers allow to check, in the order of the sizes.
 
-
-def find_targets(medians: Medians, ranks: int, cores_share_cache: bool) -> list[Target]:
-    """The claims that these sizes and peers allow to check, in the order of the sizes."""
+    What a ratio is made of was measured within one round; the figure is the median over rounds.
+    """
     found: list[Target] = []
-    for size, row in medians.items():
+    for size, row in seconds.items():
         if OURS not in row:
             continue
-        best_mpi = min((row[name] for name in MPI_KINDS.values() if name in row), default=None)
-        label, ours, gloo = size_text(size), row[OURS], row.get(GLOO)
+        found += targets_of_size(size, row, ranks)
+        if ranks == 2 and size >= LARGE and MEMCPY in row:
+            found += shares_of_memcpy(size, row, states[size])
+    return found
 
-        def faster_than(name: str, other: float | None, factor: float, label: str = label,
-                        ours: float = ours) -> None:  # fmt: skip
-            if other is not None:
-                claim = f"{label}: speed over {name}"
-                found.append(Target(claim, other / ours, factor, at_most=False, unit="x"))
 
-        if ranks > 2:
-            faster_than("torch-Gloo", gloo, 1.0)
-        elif size >= 64 * MIB:
-            if MEMCPY in row:
-                share = 0.75 if cores_share_cache else 0.6
-                claim = f"{label}: share of the memcpy rate"
-                found.append(Target(claim, row[MEMCPY] / ours, share, at_most=False))
-            faster_than("the best MPI", best_mpi, 2.5)
-            faster_than("torch-Gloo", gloo, 4.0)
-        elif MIB <= size <= 16 * MIB:
-            faster_than("the best MPI", best_mpi, 1.0)
-        elif size == 64 << 10:
-            faster_than("the best MPI", best_mpi, 0.25)
-            faster_than("torch-Gloo", gloo, 1.0)
+def targets_of_size(size: int, row: dict[str, list[float]], ranks: int) -> list[Target]:
+    """How much faster than the peers that were measured."""
+    mpis = [name for name in MPI_KINDS.values() if name in row]
+    best_mpi = min(mpis, key=lambda name: median(row[name]), default="")
+    if ranks > 2:
+        wanted = {"torch-Gloo": (GLOO, 1.0)}
+    elif size >= LARGE:
+        wanted = {"the best MPI": (best_mpi, 2.5), "torch-Gloo": (GLOO, 4.0)}
+    elif MIB <= size <= 16 * MIB:
+        wanted = {"the best MPI": (best_mpi, 1.0)}
+    elif size == 64 << 10:
+        wanted = {"the best MPI": (best_mpi, 0.25), "torch-Gloo": (GLOO, 1.0)}
+    else:
+        wanted = {}
+    return [
+        Target(
+            f"{size_text(size)}: speed over {title}",
+            paired_ratio(row[peer], row[OURS]),
+            factor,
+            at_most=False,
+            unit="x",
+        )
+        for title, (peer, factor) in wanted.items()
+        if peer in row
+    ]
+
+
+def shares_of_memcpy(size: int, row: dict[str, list[float]], states: list[str]) -> list[Target]:
+    """One claim for each placement of the cores that lasted for a round."""
+    found = []
+    for state, share in {"shared": 0.75, "apart": 0.6, "unknown": 0.6}.items():
+        rounds = [index for index, seen in enumerate(states) if seen == state]
+        if rounds:
+            ours, memcpy = ([row[name][index] for index in rounds] for name in (OURS, MEMCPY))
+            claim = f"{size_text(size)}: share of the memcpy rate, {state} ({len(rounds)} rounds)"
+            found.append(Target(claim, paired_ratio(memcpy, ours), share, at_most=False))
     return found
 
 

@@ -139,6 +139,11 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of ``ours / theirs`` within each round: the machine changes between rounds."""
+    return median([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
 def size_text(count: int) -> str:
     """4, 64 Ki, 256 Mi: bytes with a binary prefix."""
     for shift, prefix in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
@@ -252,14 +257,15 @@ def compile_ping_pong() -> Path | None:
     return program
 
 
-def is_shared(round_trip: float | None) -> bool:
-    """Whether the cores share a last-level cache, judged by the round trip of a line."""
-    return round_trip is not None and round_trip < SHARED_CACHE_BELOW_NS
+def cache_state_name(round_trip: float | None) -> str:
+    """`shared` or `apart`: whether the cores share a last-level cache, judged by that; or `unknown`."""
+    if round_trip is None:
+        return "unknown"
+    return "shared" if round_trip < SHARED_CACHE_BELOW_NS else "apart"
 
 
 def describe_cache_states(states: Sequence[float | None]) -> str:
     """`312 ns (apart), 95 ns (shared)`: what each round ran in."""
     return ", ".join(
-        "unknown" if s is None else f"{s:.0f} ns ({'shared' if is_shared(s) else 'apart'})"
-        for s in states
+        "unknown" if s is None else f"{s:.0f} ns ({cache_state_name(s)})" for s in states
     )

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from groups import Command, Conductor, script, under_horovodrun
-from harness import FOLDER, Report, Target, argument_parser, median, new_report, size_text
+from harness import (
+    FOLDER,
+    Report,
+    Target,
+    argument_parser,
+    median,
+    new_report,
+    paired_ratio,
+    size_text,
+)
 
 DEFAULTS, WITHOUT_RECORDER = "defaults", "flight recorder off"
 TIMELINE, ALL_TIMELINES = "timeline", "timelines of all ranks"
@@ -156,11 +165,6 @@ def compare_steps(report: Report, args: argparse.Namespace, folder: Path) -> Non
     for name in (TIMELINE, ALL_TIMELINES):
         claim = f"training step: {name} over defaults"
         report.targets.append(Target(claim, over_defaults[name], MOST_TIMELINE_RATIO, True, "x"))
-
-
-def paired_ratio(ours: list[float], theirs: list[float]) -> float:
-    """The median, over rounds or starts, of a ratio within one: the machine changes more than the ways."""
-    return median([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -4,7 +4,8 @@ Compared in turn, for PyTorch and for TensorFlow: one process alone, independent
 (they share memory and cores but exchange nothing: the bound), the same waiting for each other once a step
 (what being in step costs: all need the memory at the same time), the framework's own way
 (DistributedDataParallel on Gloo, MultiWorkerMirroredStrategy with its ring), and Horovod. Efficiency is
-throughput of N / (N x throughput of one).
+throughput of N / (N x throughput of one). Steps are compared within each round, in which all have their
+turn; the figure is the median over rounds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 from typing import Any
 
 from groups import Conductor, script, side_by_side, under_horovodrun
-from harness import Report, Target, argument_parser, median, new_report
+from harness import Report, Target, argument_parser, median, new_report, paired_ratio
 
 ALONE, INDEPENDENT, OURS = "alone", "independent, side by side", "Horovod"
 IN_STEP = "independent, in step"
@@ -41,17 +42,17 @@ def compare(framework: str, report: Report, args: argparse.Namespace) -> None:
         gradient_bytes = conductor.groups[ALONE].ask("gradient_bytes")[0]["bytes"]
         report.note(f"{framework}, gradients: {gradient_bytes / 1e6:.1f} MB")
         for batch in args.batch_sizes or ([8] if args.quick else [8, 32]):
-            medians = measure(conductor, report, batch, args)
-            ranks = {name: 1 if name == ALONE else args.ranks for name in medians}
-            report.table(f"{framework}, batch of {batch} per rank", rows(medians, ranks, batch))
-            if OURS not in medians:
+            seconds = measure(conductor, report, batch, args)
+            ranks = {name: 1 if name == ALONE else args.ranks for name in seconds}
+            report.table(f"{framework}, batch of {batch} per rank", rows(seconds, ranks, batch))
+            if OURS not in seconds:
                 continue
             what = f"{framework}, batch {batch}: step time over"
-            ratio = medians[OURS] / medians[INDEPENDENT]
+            ratio = paired_ratio(seconds[OURS], seconds[INDEPENDENT])
             claim = f"{what} {args.ranks} independent processes"
             report.targets.append(Target(claim, ratio, TARGET_RATIO, at_most=True, unit="x"))
-            if peer in medians:
-                ratio = medians[OURS] / medians[peer]
+            if peer in seconds:
+                ratio = paired_ratio(seconds[OURS], seconds[peer])
                 report.targets.append(Target(f"{what} {peer}", ratio, 1.0, at_most=True, unit="x"))
 
 
@@ -67,9 +68,9 @@ def start_groups(conductor: Conductor, framework: str, ranks: int) -> None:
 
 def measure(
     conductor: Conductor, report: Report, batch: int, args: argparse.Namespace
-) -> dict[str, float]:
-    """The median step time of each way, in seconds."""
-    rounds = args.rounds or (2 if args.quick else 6)
+) -> dict[str, list[float]]:
+    """The median step time of each way in each round, in seconds."""
+    rounds = args.rounds or (2 if args.quick else 8)
     steps = 2 if args.quick else 4
     for group in conductor.groups.values():
         group.ask(
@@ -80,25 +81,28 @@ def measure(
         report.see_cache_state()
         for name, group in conductor.in_turn(round_index):
             answers = group.ask("steps", count=steps, batch=batch)
-            seconds[name] += [s for answer in answers for s in answer["seconds"]]
+            seconds[name].append(median([s for answer in answers for s in answer["seconds"]]))
         print(f"batch {batch}: round {round_index + 1} of {rounds} done", flush=True)
-    return {name: median(values) for name, values in seconds.items()}
+    return seconds
 
 
-def rows(medians: dict[str, float], ranks: dict[str, int], batch: int) -> list[dict[str, Any]]:
+def rows(
+    seconds: dict[str, list[float]], ranks: dict[str, int], batch: int
+) -> list[dict[str, Any]]:
     """Step time and what follows from it, one row per way to train."""
     table = []
-    for name, seconds in medians.items():
-        speed_up = ranks[name] * medians[ALONE] / seconds
+    for name, steps in seconds.items():
+        step = median(steps)
+        speed_up = ranks[name] * median(seconds[ALONE]) / step
         table.append(
             {
                 "way": name,
                 "processes": ranks[name],
-                "step, ms": seconds * 1e3,
-                "images/s, all": ranks[name] * batch / seconds,
+                "step, ms": step * 1e3,
+                "images/s, all": ranks[name] * batch / step,
                 "speed-up over alone": speed_up,
                 "efficiency": speed_up / ranks[name],
-                "step over independent": seconds / medians[INDEPENDENT],
+                "step over independent": paired_ratio(steps, seconds[INDEPENDENT]),
             }
         )
     return table
