@@ -76,7 +76,7 @@ def start_peers(conductor: Conductor, args: argparse.Namespace) -> None:
 def measure_all(
     conductor: Conductor, report: Report, args: argparse.Namespace
 ) -> tuple[Seconds, States]:
-    """The median time of every peer at every size, one value per round."""
+    """The median time of every peer at every size, and the placement at large ones, for each round."""
     sizes = args.sizes or (QUICK_SIZES if args.quick else SIZES)
     rounds = args.rounds or (2 if args.quick else 5)
     budget = 0.1 if args.quick else 0.25

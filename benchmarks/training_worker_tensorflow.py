@@ -65,6 +65,12 @@ class VGG16:
         logits = x @ kernel + bias
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
+    def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = self.loss(images, labels)
+        gradients: list[tf.Tensor] = tape.gradient(loss, self.variables)
+        return gradients
+
     def apply(self, gradients: list[tf.Tensor]) -> None:
         for variable, momentum, gradient in zip(
             self.variables, self.momenta, gradients, strict=True
@@ -84,9 +90,7 @@ def alone() -> tuple[int, VGG16, Step]:
 
     @tf.function
     def step(images: tf.Tensor, labels: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = model.loss(images, labels)
-        model.apply(tape.gradient(loss, model.variables))
+        model.apply(model.gradients(images, labels))
 
     return int(os.environ["RANK"]), model, step
 
@@ -100,9 +104,7 @@ def in_step() -> tuple[int, VGG16, Step]:
 
     @tf.function
     def step(images: tf.Tensor, labels: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = model.loss(images, labels)
-        gradients = tape.gradient(loss, model.variables)
+        gradients = model.gradients(images, labels)
         with tf.control_dependencies(gradients):
             token = hvd.allreduce(tf.zeros(1), name="token")
         with tf.control_dependencies([token]):
@@ -125,9 +127,7 @@ def multiworker() -> tuple[int, VGG16, Step]:
     model = VGG16()
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = model.loss(images, labels)
-        gradients = tape.gradient(loss, model.variables)
+        gradients = model.gradients(images, labels)
         context = tf.distribute.get_replica_context()
         model.apply(context.all_reduce(tf.distribute.ReduceOp.MEAN, gradients))
 

@@ -40,7 +40,6 @@ class JobState final : public WaitControl {
   int abort_descriptor() const override { return abort_event_.get(); }
 
   bool may_spin() const { return may_spin_; }
-  bool has_blocked_callers() const { return blocked_callers_.load(std::memory_order_relaxed) > 0; }
   // Callers blocked in `wait`: their cores are free.
   void caller_blocks() { blocked_callers_.fetch_add(1, std::memory_order_relaxed); }
   void caller_returns() { blocked_callers_.fetch_sub(1, std::memory_order_relaxed); }
