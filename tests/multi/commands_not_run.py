@@ -1,7 +1,7 @@
 """Commands of the documents that the tests can't run, each with the reason; see document_commands.py.
 
 An entry that is in no document any more fails the tests, and so does a reason that names a file which is
-gone.
+gone. Benchmarks need no entry: `is_benchmark` knows them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ DOCKER = (
 KUBERNETES = (
     "needs a cluster of Kubernetes; tests/integration/test_container_files.py checks the chart"
 )
-BENCHMARK = "a measurement, minutes long; `make bench` does it"
 SELF = "the project's own tests: they would run themselves"
 
 NOT_RUN: dict[str, str] = {
@@ -69,16 +68,6 @@ NOT_RUN: dict[str, str] = {
     "horovodrun --mpi python train.py": LSF,
     "mpirun -np 4 python train.py": MPI,
     "horovodrun --mpi -np 4 -H node1:2,node2:2 python train.py": MPI,
-    "python benchmarks/allreduce.py": BENCHMARK,
-    "python benchmarks/allreduce.py --quick --ranks 4": BENCHMARK,
-    "python benchmarks/latency.py --quick": BENCHMARK,
-    "python benchmarks/training.py --frameworks torch": BENCHMARK,
-    "python benchmarks/allreduce.py --hosts": BENCHMARK + "; needs root",
-    "python benchmarks/rendezvous.py": BENCHMARK,
-    "python benchmarks/launch.py --quick": BENCHMARK,
-    "python benchmarks/idle.py --quick": BENCHMARK,
-    "python benchmarks/overhead.py": BENCHMARK,
-    "python benchmarks/scaling_model.py": BENCHMARK + "; needs root",
     "srun -n 4 python train.py": SLURM,
     "srun --kill-on-bad-exit=1 python train.py": SLURM,
     "horovodrun --srun python train.py": SLURM,
@@ -86,3 +75,8 @@ NOT_RUN: dict[str, str] = {
         "serves until it is told to end; tests/multi/test_tensorflow_data_service.py does that"
     ),
 }
+
+
+def is_benchmark(command: str) -> bool:
+    """Whether it is a measurement, which takes minutes and a quiet machine; `make bench` does those."""
+    return command.startswith("python benchmarks/")

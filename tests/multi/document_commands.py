@@ -9,9 +9,9 @@ The convention, for writers of documents:
 - A block marked ```python whose first line is a comment with a file name (`# train.py`) is written to that
   file. Where a page has no train.py of its own, a small one is there; so are hosts.txt and the folders of the
   repository that examples name.
-- A command that can't be run is in `commands_not_run.py` with the reason. It is checked as far as that goes:
-  `horovodrun` must accept it with --dry-run, `make` must know the target, a Python script must exist and know
-  the options, and the shell must be able to read it.
+- A command that can't be run is in `commands_not_run.py` with the reason, or is a benchmark. It is checked
+  as far as that goes: `horovodrun` must accept it with --dry-run, `make` must know the target, a Python
+  script must exist and know the options, and the shell must be able to read it.
 """
 
 from __future__ import annotations

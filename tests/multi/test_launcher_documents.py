@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from commands_not_run import NOT_RUN
+from commands_not_run import NOT_RUN, is_benchmark
 from document_commands import (
     ROOT,
     SHELLS,
@@ -25,6 +25,18 @@ from document_commands import (
 
 BASH = [block for block in all_blocks() if block.language == "bash"]
 PYTHON = [block for block in all_blocks() if block.language == "python"]
+BENCHMARKS = {
+    command for block in BASH for command in commands_of(block.text) if is_benchmark(command)
+}
+
+
+def runnable(block: Block) -> list[str]:
+    """The commands of a block that the tests can run."""
+    return [
+        command
+        for command in commands_of(block.text)
+        if command not in NOT_RUN and not is_benchmark(command)
+    ]
 
 
 class Page:
@@ -49,10 +61,10 @@ class Page:
             (self.folder / name).write_text(block.text)
         if block.language != "bash":
             return None
-        runnable = [command for command in commands_of(block.text) if command not in NOT_RUN]
-        if not runnable or lacking_tools(runnable):
+        commands = runnable(block)
+        if not commands or lacking_tools(commands):
             return None
-        done = run_shell("\n".join(runnable), self.folder)
+        done = run_shell("\n".join(commands), self.folder)
         if done.returncode == 0:
             return None
         return f"exit status {done.returncode} of\n{block.text}\nwhich said\n{done.stdout[-5000:]}"
@@ -77,14 +89,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", BASH, ids=lambda block: block.place)
 def test_the_commands_of_a_block_work(block: Block, page_of):
-    runnable = [command for command in commands_of(block.text) if command not in NOT_RUN]
-    if lacking := lacking_tools(runnable):
+    if lacking := lacking_tools(runnable(block)):
         pytest.skip(f"not installed: {', '.join(lacking)}")
     fault = page_of(block.page).fault(block)
     assert fault is None, f"{block.place}: {fault}"
 
 
-@pytest.mark.parametrize("command", NOT_RUN)
+@pytest.mark.parametrize("command", [*NOT_RUN, *sorted(BENCHMARKS)])
 def test_a_command_that_is_not_run_is_at_least_understood(command: str, folder: Path):
     fault = fault_of(command, folder)
     assert fault is None, fault

@@ -24,6 +24,8 @@ from launcher_process import COMMAND, DEADLINE_SECONDS, launch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "runner"))
 from monitor_terminal import Terminal
 
+# How a drawing of the table ends, as monitor/screen.py writes it: its last line, and nothing below.
+END_OF_TABLE = b"\r\n\x1b[J"
 JOB = [sys.executable, str(Path(__file__).with_name("monitored_job.py"))]
 
 
@@ -39,6 +41,7 @@ class OnTerminal:
     ) -> None:
         self.terminal = Terminal(*size)
         self.raw = bytearray()
+        self._table: list[str] = []
         self._leader, follower = pty.openpty()
         self._set_size(*size)
         self.process = subprocess.Popen(
@@ -81,9 +84,22 @@ class OnTerminal:
                 data = os.read(self._leader, 65536)
             except OSError:  # nobody holds the other end any more
                 return False
-            self.raw += data
-            self.terminal.feed(data)
+            self._take(data)
         return True
+
+    def _take(self, data: bytes) -> None:
+        """The kernel may hand out a drawing in pieces: remembers the table as it is when it is whole."""
+        before = len(self.raw)
+        self.raw += data
+        end = self.raw.rfind(END_OF_TABLE, max(0, before + 1 - len(END_OF_TABLE)))
+        if end >= 0:
+            whole = end + len(END_OF_TABLE) - before
+            self.terminal.feed(data[:whole])
+            data = data[whole:]
+            lines = self.terminal.visible()
+            begins = [n for n, line in enumerate(lines) if re.match(r"\d+ ranks? after ", line)]
+            self._table = lines[begins[-1] :] if begins else []
+        self.terminal.feed(data)
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
@@ -99,10 +115,8 @@ class OnTerminal:
         return self.process.wait(DEADLINE_SECONDS)
 
     def table(self) -> list[str]:
-        """The last table on the screen."""
-        lines = self.terminal.visible()
-        begins = [n for n, line in enumerate(lines) if re.match(r"\d+ ranks? after ", line)]
-        return lines[begins[-1] :] if begins else []
+        """The last table that was drawn, all of it."""
+        return self._table
 
 
 def unwrapped(lines: list[str], columns: int, starts: str) -> list[str]:
@@ -272,11 +286,11 @@ def test_a_rank_that_stops_sending_is_shown_as_silent() -> None:
     code = (
         "import horovod.numpy as hvd, os, signal, sys\n"
         "hvd.init()\n"
-        "print('pid', os.getpid(), flush=True)\n"
+        "print('pid', os.getpid(), 'waits', flush=True)\n"
         "signal.pause()\n"
     )
     with OnTerminal("-np", "2", "--monitor", sys.executable, "-c", code, size=(120, 30)) as job:
-        pid = re.compile(r"\[1\]<stdout>:pid (\d+)")
+        pid = re.compile(r"\[1\]<stdout>:pid (\d+) waits")
         job.until(lambda: any(pid.match(line) for line in job.terminal.everything()))
         (stopped,) = [int(m[1]) for line in job.terminal.everything() if (m := pid.match(line))]
         os.kill(stopped, signal.SIGSTOP)
