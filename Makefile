@@ -60,6 +60,8 @@ $(STAMPS)/docs: requirements/build.txt requirements/demo.txt requirements/run.tx
 $(STAMPS)/package: $(STAMPS)/build $(STAMPS)/run pyproject.toml $(CORE_FILES)
 	$(PIP_INSTALL) --no-deps --no-build-isolation \
 	  -Cbuild-dir=build/module -Ccmake.define.HVD_BUILD_TESTS=ON --editable .
+	@# As pip does for what it copies: else each start compiles them where Python may not keep bytecode.
+	@$(PY) -m compileall -q src/horovod
 	@touch $@
 
 build: $(STAMPS)/package

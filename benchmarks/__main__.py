@@ -14,6 +14,7 @@ RUNS: list[tuple[str, str, list[str]]] = [
     ("latency", "latency.py", []),
     ("allreduce", "allreduce.py", []),
     ("allreduce-4-ranks", "allreduce.py", ["--ranks", "4"]),
+    ("bare-exchange", "bare_exchange.py", []),
     ("allreduce-hosts", "allreduce.py", ["--hosts"]),
     ("training", "training.py", []),
     ("launch", "launch.py", []),

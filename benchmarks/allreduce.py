@@ -178,7 +178,8 @@ def shares_of_memcpy(size: int, row: dict[str, list[float]], states: list[str]) 
         rounds = [index for index, seen in enumerate(states) if seen == state]
         if rounds:
             ours, memcpy = ([row[name][index] for index in rounds] for name in (OURS, MEMCPY))
-            claim = f"{size_text(size)}: share of the memcpy rate, {state} ({len(rounds)} rounds)"
+            count = f"{len(rounds)} round{'s' if len(rounds) > 1 else ''}"
+            claim = f"{size_text(size)}: share of the memcpy rate, {state} ({count})"
             found.append(Target(claim, paired_ratio(memcpy, ours), share, at_most=False))
     return found
 

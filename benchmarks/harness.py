@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import functools
 import json
 import os
 import platform
@@ -230,30 +231,39 @@ def cache_line_round_trip() -> float | None:
     return float(result.stdout) if result.returncode == 0 else None
 
 
-_built_ping_pong: list[Path | None] = []
-
-
+@functools.cache
 def ping_pong_program() -> Path | None:
-    """Compiles ``ping_pong.cpp`` once per run."""
-    if not _built_ping_pong:
-        _built_ping_pong.append(compile_ping_pong())
-    return _built_ping_pong[0]
-
-
-def compile_ping_pong() -> Path | None:
-    """The built program, or None (said on stderr) where there is no compiler or only one core."""
+    """The built ``ping_pong.cpp``, or None where there is no compiler or only one core."""
     if len(os.sched_getaffinity(0)) < 2:
         return None
+    try:
+        return compile_program("ping_pong.cpp", "-O2", "-pthread")
+    except CompilerFailed as error:
+        print(f"the cache state stays unknown: {error}", file=sys.stderr)
+        return None
+
+
+class CompilerFailed(Exception):
+    """There is no compiler, or it refused; the text says which and why."""
+
+
+def compile_program(source: str, *options: str) -> Path:
+    """Compiles a C++ file of this folder; the program is gone when the benchmark ends.
+
+    Raises:
+        CompilerFailed: it could not be compiled.
+    """
     folder = Path(tempfile.mkdtemp(prefix="horovod-bench-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    program = folder / "ping_pong"
+    program = folder / Path(source).stem
     compiler = os.environ.get("CXX", "c++")
-    command = [compiler, "-O2", "-std=c++20", "-pthread", str(FOLDER / "ping_pong.cpp"), "-o"]
+    command = [compiler, "-std=c++20", *options, str(FOLDER / source), "-o", str(program)]
     try:
-        subprocess.run([*command, str(program)], check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"the cache state stays unknown: {compiler} failed: {error}", file=sys.stderr)
-        return None
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except OSError as error:
+        raise CompilerFailed(f"{compiler} failed: {error}") from error
+    except subprocess.CalledProcessError as error:
+        raise CompilerFailed(f"{compiler} failed: {error.stderr}") from error
     return program
 
 

@@ -112,6 +112,17 @@ def test_missing_mpi_is_left_out_with_a_sentence(tmp_path: Path) -> None:
     assert "mpi_environments.py mpich" in said[0]
 
 
+def test_a_program_that_can_not_be_compiled_is_named_with_the_compilers_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(harness.CompilerFailed, match=r"no-such-compiler failed: .*No such file"):
+        harness.compile_program("ping_pong.cpp")
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(harness.CompilerFailed, match="false failed"):
+        harness.compile_program("ping_pong.cpp")
+
+
 def test_peers_start_each_round_with_another_one() -> None:
     conductor = Conductor(print)
     conductor.groups = {name: Mock(Group) for name in "abc"}
@@ -131,7 +142,7 @@ def test_allreduce_targets_compare_within_rounds() -> None:
     states = {size: ["shared", "apart", "shared", "changing"]}
     found = {t.claim: t for t in allreduce.find_targets({size: row}, 2, states)}
     shared = found["64 MiB: share of the memcpy rate, shared (2 rounds)"]
-    apart = found["64 MiB: share of the memcpy rate, apart (1 rounds)"]
+    apart = found["64 MiB: share of the memcpy rate, apart (1 round)"]
     assert (shared.limit, apart.limit) == (0.75, 0.6)
     assert shared.measured == pytest.approx(0.7)
     assert apart.measured == pytest.approx(0.8)
