@@ -13,7 +13,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 CORE_FILES := $(shell find core cmake CMakeLists.txt)
-CPP_FILES := $(shell find core tests/core -name '*.h' -o -name '*.cpp')
+CPP_FILES := $(shell find core tests/core benchmarks -name '*.h' -o -name '*.cpp')
 PYTHON_DIRS := src tests tools docs/conf.py $(wildcard benchmarks) $(wildcard examples)
 # One at a time, also under `make --jobs`: two would write the same environment.
 PIP_INSTALL = flock $(STAMPS) $(PY) -m pip install --quiet --disable-pip-version-check

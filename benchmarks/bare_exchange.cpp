@@ -3,7 +3,9 @@
 // where the way can't be had here. What a machine gives to an allreduce among two ranks of one host.
 #include <immintrin.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,6 +40,30 @@ struct Lane {
   alignas(128) std::atomic<int> process;
   alignas(4096) std::byte slots[kSlots][2][kPiece];
 };
+
+[[noreturn]] void give_up(const char* what) {
+  std::perror(what);
+  std::exit(kCannotBeHad);
+}
+
+// Each process spins for the other, so neither may outlive a failure of the other.
+void end_with_child(int) {
+  int status = 0;
+  if (::waitpid(-1, &status, WNOHANG) <= 0 || status == 0) return;
+  ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+pid_t start_other_process() {
+  ::signal(SIGCHLD, end_with_child);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) give_up("fork");
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);  // it has ended already
+  }
+  return child;
+}
 
 void publish(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
   counter.store(value, std::memory_order_release);
@@ -83,7 +109,7 @@ class Rank {
     cpu_set_t cores;
     CPU_ZERO(&cores);
     CPU_SET(me, &cores);
-    if (sched_setaffinity(0, sizeof cores, &cores) != 0) std::exit(kCannotBeHad);
+    if (sched_setaffinity(0, sizeof cores, &cores) != 0) give_up("running on core 0 or 1");
     mine_.process.store(::getpid());
     while (other_.process.load() == 0) _mm_pause();
   }
@@ -101,8 +127,8 @@ class Rank {
   void shares(Put how) {
     const std::size_t half = bytes_ / 2;
     const std::size_t count = (half + kPiece - 1) / kPiece;
-    std::byte* const my_half = tensor_ + static_cast<std::size_t>(me_) * half;
-    std::byte* const other_half = tensor_ + static_cast<std::size_t>(1 - me_) * half;
+    std::byte* const my_half = half_of(me_);
+    std::byte* const other_half = half_of(1 - me_);
     const auto length = [&](std::size_t piece) { return std::min(kPiece, half - piece * kPiece); };
     for (std::size_t step = 0; step < count + 2; ++step) {
       if (step < count) {
@@ -156,8 +182,8 @@ class Rank {
   void kernel_copies() {
     const std::size_t half = bytes_ / 2;
     const std::size_t count = (half + kPiece - 1) / kPiece;
-    std::byte* const my_half = tensor_ + static_cast<std::size_t>(me_) * half;
-    std::byte* const other_half = tensor_ + static_cast<std::size_t>(1 - me_) * half;
+    std::byte* const my_half = half_of(me_);
+    std::byte* const other_half = half_of(1 - me_);
     meet();
     for (std::size_t step = 0; step <= count; ++step) {
       if (step < count) {
@@ -182,6 +208,10 @@ class Rank {
   void make_room_to_copy() { copy_.resize(bytes_); }
 
  private:
+  std::byte* half_of(int rank) const {
+    return tensor_ + static_cast<std::size_t>(rank) * (bytes_ / 2);
+  }
+
   static std::byte* slot(Lane& lane, std::uint64_t number, int share) {
     return lane.slots[number % kSlots][share];
   }
@@ -200,8 +230,7 @@ class Rank {
     const iovec there{from, bytes};
     if (::process_vm_readv(other_.process.load(), &here, 1, &there, 1, 0) !=
         static_cast<ssize_t>(bytes)) {
-      std::perror("process_vm_readv");
-      std::exit(kCannotBeHad);
+      give_up("process_vm_readv");
     }
   }
 
@@ -225,8 +254,6 @@ const std::map<std::string, void (*)(Rank&)> kWays{
     {"memcpy", [](Rank& rank) { rank.copy(); }},
 };
 
-void fill(float* tensor, std::size_t count, float value) { std::fill_n(tensor, count, value); }
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -240,27 +267,27 @@ int main(int argc, char** argv) {
   const auto map = [](std::size_t size, int sharing) {
     void* const memory =
         ::mmap(nullptr, size, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) std::exit(kCannotBeHad);
+    if (memory == MAP_FAILED) give_up("mmap");
     return memory;
   };
   auto* const lanes = static_cast<Lane*>(map(2 * sizeof(Lane), MAP_SHARED));
   void* const tensor = map(bytes, MAP_PRIVATE);
   ::madvise(tensor, bytes, MADV_HUGEPAGE);  // as NumPy does
-  const pid_t child = ::fork();
+  const pid_t child = start_other_process();
   Rank rank(lanes, child == 0 ? 1 : 0, static_cast<std::byte*>(tensor), bytes);
 
   auto* const numbers = static_cast<float*>(tensor);
   const std::size_t count = bytes / sizeof(float);
   const bool sums = way->first != "memcpy";
   if (!sums) rank.make_room_to_copy();
-  fill(numbers, count, 1.0F);
+  std::fill_n(numbers, count, 1.0F);
   rank.meet();
   way->second(rank);
   if (sums && std::any_of(numbers, numbers + count, [](float x) { return x != 2.0F; })) {
     std::fprintf(stderr, "%s: a sum of ones is not 2\n", argv[1]);
     return 1;
   }
-  fill(numbers, count, 0.0F);
+  std::fill_n(numbers, count, 0.0F);
   std::vector<double> microseconds;
   for (int call = 0; call < calls; ++call) {
     rank.meet();
@@ -271,9 +298,7 @@ int main(int argc, char** argv) {
   }
   rank.meet();
   if (child == 0) return 0;
-  int status = 0;
-  ::waitpid(child, &status, 0);
   std::ranges::nth_element(microseconds, microseconds.begin() + calls / 2);
   std::printf("%.2f\n", microseconds[static_cast<std::size_t>(calls / 2)]);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  return 0;
 }

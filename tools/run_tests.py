@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import compileall
 import json
 import os
 import re
@@ -259,9 +258,6 @@ def main() -> int:
     if missing := {job.argv[0] for job in jobs if not Path(job.argv[0]).exists()}:
         names = ", ".join(sorted(missing))
         parser.error(f"not there: {names}; `make test` creates what tests need")
-    # As pip does when it installs: the tests start thousands of processes, and where Python may not keep
-    # bytecode each of them would compile the package anew.
-    compileall.compile_dir(ROOT / "src" / "horovod", quiet=1)
     # Those of integration share names of networks and users, so they run one after the other, beside others.
     integration = [job for job in jobs if job.name.startswith("tests/integration")]
     beside = [integration, *([job] for job in jobs if job.modest)]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -10,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 import allreduce
+import bare_exchange
 import groups
 import harness
 from groups import Conductor, Group, PeerUnavailable
@@ -157,3 +161,45 @@ def test_allreduce_targets_of_more_ranks_than_cores_are_about_gloo_only() -> Non
         "4 B: speed over torch-Gloo",
         "64 MiB: speed over torch-Gloo",
     ]
+
+
+@pytest.fixture(scope="module")
+def bare_program() -> Path:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two processes that spin need two cores")
+    try:
+        return harness.compile_program("bare_exchange.cpp", *bare_exchange.COMPILER_OPTIONS)
+    except harness.CompilerFailed as error:
+        pytest.skip(str(error))
+
+
+# One tile for each half; pieces that are not full; more pieces than slots.
+@pytest.mark.parametrize("size", [8192, 8192 * 67, 8192 * 643])
+@pytest.mark.parametrize("way", bare_exchange.WAYS)
+def test_the_bare_exchange_checks_its_sums_and_prints_a_time(
+    bare_program: Path, way: str, size: int
+) -> None:
+    report = Report("bare_exchange", {})
+    taken = bare_exchange.run_bare(report, bare_program, way, size, 3)
+    assert (taken is not None and taken > 0) or way == "kernel"  # containers may forbid that one
+    assert (taken is None) == bool(report.notes)
+
+
+def test_the_bare_exchange_ends_when_its_other_process_does(bare_program: Path) -> None:
+    with subprocess.Popen(
+        [bare_program, "arena", str(64 << 20), "1000000"], stderr=subprocess.PIPE
+    ) as parent:
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+        while not children.read_text():
+            assert parent.poll() is None
+        os.kill(int(children.read_text()), signal.SIGKILL)
+        assert parent.wait(60) == 1
+
+
+def test_the_bare_exchange_refuses_sizes_that_it_can_not_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bare_exchange.py", "--sizes", "8192", "1000"])
+    with pytest.raises(SystemExit):
+        bare_exchange.parse_arguments()
+    assert "1000 is not a positive multiple of 8192" in capsys.readouterr().err
