@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from harness import FOLDER, HOROVODRUN
+from horovod.runner import huge_pages
 from worker_link import SOCKET_VARIABLE
 
 START_TIMEOUT = 120.0
@@ -184,6 +185,14 @@ def side_by_side(arguments: list[str], ranks: int) -> list[Command]:
     return [
         (arguments, {"RANK": str(rank), "WORLD_SIZE": str(ranks), "BENCH_GLOO": "{folder}/gloo"})
         for rank in range(ranks)
+    ]
+
+
+def with_huge_pages(arguments: list[str], ranks: int) -> list[Command]:
+    """``side_by_side``, with what horovodrun tells its workers about huge pages."""
+    asked = {huge_pages.VARIABLE: huge_pages.REQUEST} if huge_pages.only_on_request() else {}
+    return [
+        (command, {**variables, **asked}) for command, variables in side_by_side(arguments, ranks)
     ]
 
 

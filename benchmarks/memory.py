@@ -20,7 +20,7 @@ KINDS = {"Pss": "proportional", "VmRSS": "resident", "VmHWM": "highest resident"
 def main() -> None:
     args = parse_arguments()
     report = new_report("memory", args)
-    rounds = args.rounds or (1 if args.quick else 3)
+    rounds = args.rounds or (1 if args.quick else 7)
     rows: list[dict[str, Any]] = []
     try:
         for mebibytes in args.sizes or ([8, 128] if args.quick else [8, 128, 512]):

@@ -1,10 +1,15 @@
 """Step time of a VGG-16-sized model (134 MB of gradients, CIFAR-10 shapes), one thread per rank.
 
-Compared in turn, for PyTorch and for TensorFlow: one process alone, independent processes side by side
-(they share memory and cores but exchange nothing: the bound), the same waiting for each other once a step
-(what being in step costs: all need the memory at the same time), the framework's own way
-(DistributedDataParallel on Gloo, MultiWorkerMirroredStrategy with its ring), and Horovod. Efficiency is
-throughput of N / (N x throughput of one). Steps are compared within each round, in which all have their
+Compared in turn, for PyTorch and for TensorFlow:
+
+- one process alone, and independent ones side by side, which share memory and cores and exchange nothing;
+- independent ones with the huge pages that horovodrun asks for;
+- these waiting for each other once a step: what being in step costs, as all need the memory at the same time;
+- the framework's own way (DistributedDataParallel on Gloo, MultiWorkerMirroredStrategy with its ring);
+- Horovod.
+
+The first and the framework's own are started by hand and have the pages that a program gets then. Efficiency
+is throughput of N / (N x throughput of one). Steps are compared within each round, in which all have their
 turn; the figure is the median over rounds.
 """
 
@@ -13,10 +18,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from groups import Conductor, script, side_by_side, under_horovodrun
+from groups import Conductor, script, side_by_side, under_horovodrun, with_huge_pages
 from harness import Report, Target, argument_parser, median, new_report, paired_ratio
 
 ALONE, INDEPENDENT, OURS = "alone", "independent, side by side", "Horovod"
+HUGE_PAGES = "independent, huge pages"
 IN_STEP = "independent, in step"
 # Framework -> worker script, the name of its own way and that way's argument.
 FRAMEWORKS = {
@@ -61,6 +67,7 @@ def start_groups(conductor: Conductor, framework: str, ranks: int) -> None:
     worker, peer, argument = FRAMEWORKS[framework]
     conductor.add(ALONE, 1, side_by_side, script(worker, "alone"))
     conductor.add(INDEPENDENT, ranks, side_by_side, script(worker, "alone"))
+    conductor.add(HUGE_PAGES, ranks, with_huge_pages, script(worker, "alone"))
     conductor.add(IN_STEP, ranks, under_horovodrun, script(worker, "in-step"))
     conductor.add(peer, ranks, side_by_side, script(worker, argument))
     conductor.add(OURS, ranks, under_horovodrun, script(worker, "horovod"))
@@ -102,7 +109,8 @@ def rows(
                 "images/s, all": ranks[name] * batch / step,
                 "speed-up over alone": speed_up,
                 "efficiency": speed_up / ranks[name],
-                "step over independent": paired_ratio(steps, seconds[INDEPENDENT]),
+                "over independent": paired_ratio(steps, seconds[INDEPENDENT]),
+                "over huge pages": paired_ratio(steps, seconds[HUGE_PAGES]),
             }
         )
     return table

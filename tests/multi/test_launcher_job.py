@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from launcher_process import COMMAND, launch, python
+
+from horovod.runner import huge_pages
 
 IDENTITY = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"]
 PRINT_IDENTITY = f"import os; print(*[os.environ['HOROVOD_' + n] for n in {IDENTITY}])"
@@ -80,6 +84,39 @@ def test_thread_count_defaults_to_a_fair_share_and_is_said_once() -> None:
     chosen = launch(*two, "--verbose", *python(code), env={**without, "OMP_NUM_THREADS": "7"})
     assert lines_of(0, chosen.stdout) == ["7"]
     assert b"OMP_NUM_THREADS" not in chosen.stderr
+
+
+def test_huge_pages_are_asked_for_where_the_kernel_leaves_it_to_programs() -> None:
+    without = {k: v for k, v in os.environ.items() if k != huge_pages.VARIABLE}
+    code = "import os; print(os.environ.get('GLIBC_TUNABLES'))"
+    said = b"GLIBC_TUNABLES is not set: ranks get glibc.malloc.hugetlb=1"
+    asked = huge_pages.only_on_request()
+    two = ("-H", "localhost:1,127.0.0.1:1", "-np", "2", "--verbose")
+    done = launch(*two, *python(code), env=without)
+    assert lines_of(0, done.stdout) == [huge_pages.REQUEST if asked else "None"]
+    assert done.stderr.count(said) == asked
+    for own in ("", "glibc.malloc.perturb=3"):
+        done = launch(*two, *python(code), env={**without, huge_pages.VARIABLE: own})
+        assert lines_of(1, done.stdout) == [own]
+        assert said not in done.stderr
+
+
+@pytest.mark.skipif(not huge_pages.only_on_request(), reason="the kernel decides by itself")
+def test_huge_pages_spare_page_faults() -> None:
+    size = 64 << 20  # above what glibc keeps
+    code = (
+        "import resource\n"
+        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "before = faults()\n"
+        f"for _ in range(3): b'x' * {size}\n"
+        "print((faults() - before) // 3)"
+    )
+    without = {k: v for k, v in os.environ.items() if k != huge_pages.VARIABLE}
+    small = size // resource.getpagesize()
+    by_hand = launch("-np", "1", *python(code), env={**without, huge_pages.VARIABLE: ""})
+    assert int(lines_of(0, by_hand.stdout)[0]) >= small
+    ours = launch("-np", "1", *python(code), env=without)
+    assert int(lines_of(0, ours.stdout)[0]) < small / 10
 
 
 def test_output_keeps_every_byte_and_never_cuts_a_character(tmp_path: Path) -> None:

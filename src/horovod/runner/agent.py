@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import horovod
+from horovod.runner import huge_pages
 from horovod.runner.cores import usable_cores
 from horovod.runner.guardian import guard
 from horovod.runner.launcher_watch import LauncherWatch, reachable_address
@@ -97,6 +98,7 @@ class Agent:
             # What the login here has set, then what the launcher's own environment says.
             **(dict(os.environb) if self._is_remote else {}),
             **self._thread_default(job),
+            **self._page_default(job),
             **job.environment,
             b"HOROVOD_GLOO_RENDEZVOUS_ADDR": address.encode(),
         }
@@ -128,6 +130,16 @@ class Agent:
         )
         self._send(["note", text])
         return {b"OMP_NUM_THREADS": str(threads).encode()}
+
+    def _page_default(self, job: Job) -> dict[bytes, bytes]:
+        """Whoever tunes glibc already, in the login here or at the launcher, is left alone."""
+        name = huge_pages.VARIABLE.encode()
+        is_set = name in job.environment or (self._is_remote and name in os.environb)
+        if is_set or not huge_pages.only_on_request():
+            return {}
+        text = f"{huge_pages.VARIABLE} is not set: ranks get {huge_pages.REQUEST}"
+        self._send(["note", text])
+        return {name: huge_pages.REQUEST.encode()}
 
     # --- the loop ------------------------------------------------------------------------------
 
