@@ -24,11 +24,13 @@ namespace {
 using namespace kernel_loops;
 
 constexpr std::size_t kTileBytes = 4096;  // of the type that is computed in
+constexpr std::size_t kLineBytes = 64;
+constexpr std::size_t kShortCopy = 512;  // bytes; below, only the call counts
 
 using CombineTile = void (*)(void*, const void*, const void*, std::size_t);
 using ScaleTile = void (*)(void*, const void*, double, std::size_t);
 using ConvertTile = void (*)(void*, const void*, std::size_t);
-using StreamBytes = void (*)(std::byte*, const std::byte*, std::size_t);
+using CopyLines = void (*)(std::byte*, const std::byte*, std::size_t);
 
 // --- Compiled for each instruction set ----------------------------------------------------------
 
@@ -53,12 +55,14 @@ struct Baseline {
   static void narrow_bfloat16(void* to, const void* from, std::size_t count) {
     narrow_loop<float_to_bfloat16>(to, from, count);
   }
-  // `to` lies on a 64-byte line, `bytes` is a multiple of 64.
-  static void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
+  // Whole lines of 64 bytes: `to` lies on one, `bytes` is a multiple of 64.
+  template <Store store>
+  static void copy_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
     for (std::size_t i = 0; i < bytes; i += 16) {
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
-                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+      const __m128i part = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+      auto* const at = reinterpret_cast<__m128i*>(to + i);
+      store == Store::kStreaming ? _mm_stream_si128(at, part) : _mm_store_si128(at, part);
     }
 #else
     std::memcpy(to, from, bytes);
@@ -103,10 +107,12 @@ struct Avx2 {
   HVD_AVX2 static void narrow_bfloat16(void* to, const void* from, std::size_t count) {
     narrow_loop<float_to_bfloat16>(to, from, count);
   }
-  HVD_AVX2 static void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
+  template <Store store>
+  HVD_AVX2 static void copy_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; i += 32) {
-      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
-                          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+      const __m256i part = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+      auto* const at = reinterpret_cast<__m256i*>(to + i);
+      store == Store::kStreaming ? _mm256_stream_si256(at, part) : _mm256_store_si256(at, part);
     }
   }
 };
@@ -126,9 +132,12 @@ struct Avx512 : Avx2 {  // float16 conversions gain nothing from wider registers
   HVD_AVX512 static void narrow_bfloat16(void* to, const void* from, std::size_t count) {
     narrow_loop<float_to_bfloat16>(to, from, count);
   }
-  HVD_AVX512 static void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
+  template <Store store>
+  HVD_AVX512 static void copy_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; i += 64) {
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
+      const __m512i line = _mm512_loadu_si512(from + i);
+      auto* const at = reinterpret_cast<__m512i*>(to + i);
+      store == Store::kStreaming ? _mm512_stream_si512(at, line) : _mm512_store_si512(at, line);
     }
   }
 };
@@ -148,7 +157,7 @@ struct TypeKernels {
 
 struct KernelTable {
   std::array<TypeKernels, kDataTypeCount> types{};
-  StreamBytes stream = nullptr;
+  std::array<CopyLines, 2> copy_lines{};  // by Store
 };
 
 template <class Isa, class T>
@@ -201,7 +210,8 @@ KernelTable make_table() {
   // Sums and real factors act on the real and the imaginary part alike: `reduce` doubles the count.
   set(DataType::kComplex64, number_kernels<Isa, float>());
   set(DataType::kComplex128, number_kernels<Isa, double>());
-  table.stream = Isa::stream;
+  table.copy_lines = {Isa::template copy_lines<Store::kOrdinary>,
+                      Isa::template copy_lines<Store::kStreaming>};
   return table;
 }
 
@@ -232,6 +242,10 @@ struct Scratch {
   alignas(64) std::byte next[kTileBytes];
   alignas(64) std::byte narrow[kTileBytes];
 };
+
+std::size_t within_line(const std::byte* address) {
+  return reinterpret_cast<std::uintptr_t>(address) % kLineBytes;
+}
 
 // The source at `offset`, widened and prescaled into `space` where needed.
 const void* prepare(const TypeKernels& k, double prescale, const std::byte* source,
@@ -267,10 +281,13 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
   // still to be read.
   const bool direct = first.address != nullptr && first.store == Store::kOrdinary &&
                       sources.size() == 2 && k.narrow == nullptr;
+  // All tiles but the first end where a line of the sink ends: a store across two lines costs two.
   const std::size_t tile = kTileBytes / k.wide_size;
+  const std::size_t shorter = first.address == nullptr ? 0 : within_line(first.address) / k.size;
   Scratch scratch;
-  for (std::size_t done = 0; done < count; done += tile) {
-    const std::size_t now = std::min(tile, count - done);
+  std::size_t now = 0;
+  for (std::size_t done = 0; done < count; done += now) {
+    now = std::min(done == 0 ? tile - shorter : tile, count - done);
     const std::size_t offset = done * k.size;
     std::byte* const sum = direct ? first.address + offset : scratch.sum;
     const void* result = prepare(k, reduction.prescale, sources[0], offset, now, scratch.sum);
@@ -295,15 +312,16 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
 
 void copy(std::byte* to, const std::byte* from, std::size_t bytes, Store store) {
   if (bytes == 0) return;
-  if (store == Store::kOrdinary) {
+  // The C library's way is the best, but not if one of them lies across lines where the other doesn't.
+  const bool alike = within_line(to) == within_line(from) || bytes < kShortCopy;
+  if (store == Store::kOrdinary && alike) {
     std::memmove(to, from, bytes);
     return;
   }
-  const std::size_t to_line = -reinterpret_cast<std::uintptr_t>(to) % 64;
-  const std::size_t head = std::min(bytes, to_line);
-  const std::size_t body = (bytes - head) / 64 * 64;
+  const std::size_t head = std::min(bytes, (kLineBytes - within_line(to)) % kLineBytes);
+  const std::size_t body = (bytes - head) / kLineBytes * kLineBytes;
   std::memcpy(to, from, head);
-  kernels().stream(to + head, from + head, body);
+  kernels().copy_lines[static_cast<std::size_t>(store)](to + head, from + head, body);
   std::memcpy(to + head + body, from + head + body, bytes - head - body);
 }
 

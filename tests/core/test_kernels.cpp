@@ -359,19 +359,59 @@ TEST_CASE("integers that are scaled are truncated toward zero and stay in range"
   CHECK(out[2] == std::numeric_limits<std::int32_t>::max());
 }
 
-TEST_CASE("streaming copies write every byte and no other") {
+TEST_CASE("copies write every byte and no other, wherever both ends lie within a line") {
+  const UseBestAgain restore;
   std::mt19937_64 random(10);
-  for (int round = 0; round < 200; ++round) {
-    const std::size_t bytes = random() % 400, to_offset = random() % 70,
-                      from_offset = random() % 70;
-    Bytes from(600), to(600, std::byte{0xee});
-    for (std::byte& byte : from) byte = static_cast<std::byte>(random());
-    copy(to.data() + to_offset, from.data() + from_offset, bytes, Store::kStreaming);
-    finish_streaming();
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      const bool inside = i >= to_offset && i < to_offset + bytes;
-      const std::byte expected = inside ? from[i - to_offset + from_offset] : std::byte{0xee};
-      if (to[i] != expected) FAIL("byte ", i, " of a copy of ", bytes);
+  for (const InstructionSet set : available_sets()) {
+    use_instruction_set(set);
+    for (const Store store : {Store::kOrdinary, Store::kStreaming}) {
+      for (int round = 0; round < 200; ++round) {
+        const std::size_t bytes = random() % 2000, to_offset = random() % 70,
+                          from_offset = random() % 70;
+        Bytes from(2200), to(2200, std::byte{0xee});
+        for (std::byte& byte : from) byte = static_cast<std::byte>(random());
+        copy(to.data() + to_offset, from.data() + from_offset, bytes, store);
+        finish_streaming();
+        for (std::size_t i = 0; i < to.size(); ++i) {
+          const bool inside = i >= to_offset && i < to_offset + bytes;
+          const std::byte expected = inside ? from[i - to_offset + from_offset] : std::byte{0xee};
+          if (to[i] != expected) FAIL("byte ", i, " of a copy of ", bytes);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a reduction writes every element and no other, wherever its sinks lie within a line") {
+  const UseBestAgain restore;
+  std::mt19937_64 random(11);
+  for (const InstructionSet set : available_sets()) {
+    use_instruction_set(set);
+    for (const DataType dtype :
+         {DataType::kFloat32, DataType::kBfloat16, DataType::kInt8, DataType::kComplex128}) {
+      const Reduction r{dtype, ReduceOp::kSum, 1.0, 1.0};
+      const std::size_t size = size_of(dtype);
+      for (int round = 0; round < 40; ++round) {
+        const std::size_t count = 1 + random() % 3000;
+        const std::vector<Bytes> values{random_values(dtype, count, random),
+                                        random_values(dtype, count, random)};
+        const Bytes expected = reference(r, values, count);
+        const std::size_t bytes = count * size;
+        const std::size_t first = random() % 80 / size * size;
+        const std::size_t second = random() % 80 / size * size;
+        Bytes to(2 * (bytes + 200), std::byte{0xee});
+        std::byte* const other = to.data() + bytes + 200;
+        const std::vector<const std::byte*> sources{values[0].data(), values[1].data()};
+        reduce(r, sources, count, {to.data() + first, Store::kOrdinary},
+               {other + second, Store::kOrdinary});
+        for (const std::byte* at : {to.data() + first, other + second})
+          CHECK(same(dtype, Bytes(at, at + bytes), expected));
+        for (std::size_t i = 0; i < to.size(); ++i) {
+          const bool inside = (i >= first && i < first + bytes) ||
+                              (i >= bytes + 200 + second && i < 2 * bytes + 200 + second);
+          if (!inside && to[i] != std::byte{0xee}) FAIL("byte ", i, " was written");
+        }
+      }
     }
   }
 }
