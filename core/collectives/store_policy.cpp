@@ -21,11 +21,14 @@ Store other(Store store) {
 
 int index(Store store) { return static_cast<int>(store); }
 
-// The dearer the other way was, the rarer it is tried.
-int trial_interval(double best, double other_cost) {
+// The dearer the other way was, the rarer it is tried. But that may have been a chance (the first samples
+// of a job meet memory that nobody has touched yet), so trials become rare only as they agree.
+int next_interval(int last, double best, double other_cost) {
   if (best <= 0 || other_cost <= 0) return kSoonest;
   const double loss = std::max(0.0, other_cost / best - 1.0);
-  return std::clamp(static_cast<int>(loss * kTrialSamples / kTrialCost), kSoonest, kLatest);
+  const int affordable =
+      static_cast<int>(std::min(loss * kTrialSamples / kTrialCost, 1.0 * kLatest));
+  return std::clamp(std::min(affordable, 2 * last), kSoonest, kLatest);
 }
 
 }  // namespace
@@ -70,8 +73,13 @@ void StorePolicy::record(std::size_t work_bytes, Store store, std::size_t bytes,
 
   if (now.trials > 0) {
     if (store != now.best && --now.trials == 0) {
-      if (cost < now.cost[index(now.best)]) learn(now, store);
-      now.until_trial = trial_interval(now.cost[index(now.best)], now.cost[index(other(now.best))]);
+      if (cost < now.cost[index(now.best)]) {
+        learn(now, store);
+        now.interval = 0;
+      }
+      now.interval =
+          next_interval(now.interval, now.cost[index(now.best)], now.cost[index(other(now.best))]);
+      now.until_trial = now.interval;
     }
     return;
   }

@@ -35,7 +35,8 @@ class StorePolicy {
     std::array<int, 2> slow_run{};  // samples in a row that were much dearer than expected
     Store best = Store::kOrdinary;
     int until_trial = 0;
-    int trials = 0;  // samples still to be written the other way
+    int interval = 0;  // samples between the last two trials; 0: the best is new
+    int trials = 0;    // samples still to be written the other way
   };
   static std::size_t index_of(std::size_t work_bytes);
   void learn(Bucket& bucket, Store store);

@@ -48,6 +48,14 @@ TEST_CASE("a single slow sample changes nothing") {
   CHECK(policy.best(kWork) == Store::kOrdinary);
 }
 
+TEST_CASE("a first sample that was slow by chance does not count for long") {
+  StorePolicy policy;  // begins with ordinary stores, into memory that nobody has touched yet
+  feed(policy, 1, 10.0, 2.0, Store::kOrdinary);
+  CHECK(feed(policy, 100, 1.0, 2.0, Store::kOrdinary) > 75);
+  CHECK(policy.best(kWork) == Store::kOrdinary);
+  CHECK(feed(policy, 1000, 1.0, 2.0, Store::kOrdinary) > 970);  // and trials become rare
+}
+
 TEST_CASE("works of different sizes are judged apart; new sizes start from what was found last") {
   StorePolicy policy;
   policy.follow(64 << 10, Store::kOrdinary);
