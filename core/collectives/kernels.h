@@ -37,6 +37,7 @@ struct Sink {
 void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,
             std::size_t count, Sink first, Sink second = {});
 
+// The two may be the same place; otherwise they must not overlap.
 void copy(std::byte* to, const std::byte* from, std::size_t bytes, Store store);
 void finish_streaming();
 
