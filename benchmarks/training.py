@@ -77,7 +77,8 @@ def measure(
     conductor: Conductor, report: Report, batch: int, args: argparse.Namespace
 ) -> dict[str, list[float]]:
     """The median step time of each way in each round, in seconds."""
-    rounds = args.rounds or (2 if args.quick else 8)
+    # One round differs from the next by a tenth: the shorter the steps, the more rounds.
+    rounds = args.rounds or (2 if args.quick else max(8, 128 // batch))
     steps = 2 if args.quick else 4
     for group in conductor.groups.values():
         group.ask(

@@ -36,6 +36,7 @@ class JobState final : public WaitControl {
     return phase_.load(std::memory_order_acquire) == Phase::kAborted;
   }
   std::chrono::nanoseconds spin_time() const override;
+  bool has_core_for_each_rank() const override { return may_spin_; }
   void about_to_sleep() override;
   int abort_descriptor() const override { return abort_event_.get(); }
 

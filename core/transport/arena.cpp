@@ -20,6 +20,7 @@ constexpr std::int32_t kFewestSlots = 3;  // one is filled, one reduced and one 
 constexpr int kYields = 8;
 constexpr auto kSlowYield = std::chrono::microseconds(200);
 constexpr int kWaitsAfterSlowYield = 1000;
+constexpr auto kBetweenMoves = std::chrono::milliseconds(1);
 constexpr auto kSleepLimit = std::chrono::milliseconds(100);  // then look for an abort
 constexpr auto kDozeLimit = std::chrono::microseconds(200);   // then look after other things
 
@@ -82,6 +83,30 @@ bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
   return false;
 }
 
+void Arena::note_core() {
+  const int core = current_core();
+  if (core == noted_core_) return;
+  noted_core_ = core;
+  control(my_lane_).core_plus_one.store(core + 1, std::memory_order_relaxed);
+}
+
+int Arena::core(std::size_t lane) const {
+  return control(lane).core_plus_one.load(std::memory_order_relaxed) - 1;
+}
+
+// Where all cores were busy until now the kernel leaves threads that wake each other up on one of them,
+// even if another has become idle. They would exchange piece by piece in turns: who waits goes away.
+void Arena::leave_core_of(std::size_t lane) {
+  note_core();
+  if (core(lane) != noted_core_ || !wait_.has_core_for_each_rank()) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_move_) return;
+  next_move_ = now + kBetweenMoves;
+  std::vector<int> taken;
+  for (std::size_t other = 0; other < lanes_.size(); ++other) taken.push_back(core(other));
+  if (move_to_core_other_than(taken)) note_core();
+}
+
 // Where several ranks share a core, the one that is waited for is usually next in line: letting it
 // run costs a microsecond, sleeping and being woken ten. But when the core has other work, it may
 // be milliseconds until it comes back; a slow yield is therefore the last one for a while.
@@ -92,7 +117,7 @@ bool Arena::yield_to_peers(const std::atomic<std::uint64_t>& counter, std::uint6
   }
   auto before = std::chrono::steady_clock::now();
   for (int i = 0; i < kYields; ++i) {
-    sched_yield();
+    ::sched_yield();
     const auto after = std::chrono::steady_clock::now();
     if (after - before > kSlowYield) waits_without_yield_ = kWaitsAfterSlowYield;
     if (counter.load(std::memory_order_acquire) >= value) return true;
@@ -132,16 +157,19 @@ bool Arena::wait_slowly(std::size_t lane, Counter counter, std::uint64_t value) 
 bool Arena::wait_since(std::chrono::steady_clock::time_point began, std::size_t lane,
                        Counter counter, std::uint64_t value) {
   const auto& reached = control(lane).counters[static_cast<std::size_t>(counter)].value;
+  leave_core_of(lane);
   if (spin(reached, value, began) || yield_to_peers(reached, value)) return true;
   wait_.about_to_sleep();
   return sleep_until(lane, counter, value, kSleepLimit, [] { return true; });
 }
 
 void Arena::doze(std::size_t lane, Counter counter, std::uint64_t value) {
+  leave_core_of(lane);
   sleep_until(lane, counter, value, kDozeLimit, [] { return false; });
 }
 
 void Arena::publish(Counter counter, std::uint64_t value) {
+  note_core();
   Control& mine = control(my_lane_);
   mine.counters[static_cast<std::size_t>(counter)].value.store(value, std::memory_order_seq_cst);
   if (mine.waiters.load(std::memory_order_seq_cst) == 0) return;

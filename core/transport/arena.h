@@ -63,6 +63,9 @@ class Arena {
   void set_hint(std::uint32_t hint);
   std::uint32_t hint(std::size_t lane) const;
 
+  // The core on which this rank published or waited last; -1: it has not yet.
+  int core(std::size_t lane) const;
+
  private:
   struct Line {  // a counter has its own pair of cache lines: neighbours are fetched together
     alignas(128) std::atomic<std::uint64_t> value;
@@ -72,6 +75,7 @@ class Arena {
     alignas(128) std::atomic<std::uint32_t> bell;  // changes at every publication that has waiters
     std::atomic<std::uint32_t> waiters;            // threads asleep or about to be
     alignas(128) std::atomic<std::uint32_t> hint;
+    std::atomic<std::int32_t> core_plus_one;
   };
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -88,6 +92,8 @@ class Arena {
   template <class Continue>
   bool sleep_until(std::size_t lane, Counter counter, std::uint64_t value,
                    std::chrono::nanoseconds limit, Continue go_on);
+  void note_core();
+  void leave_core_of(std::size_t lane);
   bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
             std::chrono::steady_clock::time_point began);
   bool yield_to_peers(const std::atomic<std::uint64_t>& counter, std::uint64_t value);
@@ -98,6 +104,8 @@ class Arena {
   WaitControl& wait_;
   std::vector<Claim> claims_;
   int waits_without_yield_ = 0;  // left
+  int noted_core_ = -1;
+  std::chrono::steady_clock::time_point next_move_{};
 };
 
 // ArenaTurn: one response's use of the arena by the members of one process set on this host. Pieces

@@ -27,6 +27,9 @@ class WaitControl {
   // How long a wait may spin before it sleeps in the kernel; zero when the core has other work.
   virtual std::chrono::nanoseconds spin_time() const = 0;
 
+  // Whether this host has a core for each of its ranks, so none need share one.
+  virtual bool has_core_for_each_rank() const = 0;
+
   // Called once by a wait that is going to sleep in the kernel, before it does.
   virtual void about_to_sleep() = 0;
 

@@ -29,14 +29,17 @@ class TestWait final : public WaitControl {
   explicit TestWait(std::chrono::nanoseconds spin) : spin_(spin) {}
   bool aborted() const override { return aborted_.load(); }
   std::chrono::nanoseconds spin_time() const override { return spin_; }
+  bool has_core_for_each_rank() const override { return has_core_.load(); }
   void about_to_sleep() override { sleeps_.fetch_add(1); }
   int abort_descriptor() const override { return -1; }
   void abort() { aborted_.store(true); }
+  void give_core() { has_core_.store(true); }
   int sleeps() const { return sleeps_.load(); }
 
  private:
   std::chrono::nanoseconds spin_;
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> has_core_{false};
   std::atomic<int> sleeps_{0};
 };
 

@@ -1,8 +1,13 @@
 // The arena: waiting without lost wake-ups, slots that are not written before they are read, abort.
+#include <sched.h>
+
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <vector>
 
+#include "base/cpu.h"
 #include "collectives/host_exchange.h"
 #include "native_world.h"
 #include "testing.h"
@@ -17,6 +22,51 @@ namespace {
 
 constexpr auto kNoSpin = std::chrono::nanoseconds(0);
 constexpr auto kShortSpin = std::chrono::microseconds(5);
+
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(static_cast<std::size_t>(core), &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+void bind_to(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(static_cast<std::size_t>(core), &set);
+  REQUIRE(sched_setaffinity(0, sizeof set, &set) == 0);
+}
+
+// Rank 0 stays on the first core and publishes only when rank 1, which begins there, too, waits on
+// another one, or after `patience`. Returns whether it did.
+bool second_rank_moves(std::chrono::seconds patience) {
+  World world(Hosts{{0, 1}}, World::small_config(), kNoSpin);
+  world.wait(1).give_core();
+  const std::vector<int> cores = usable_cores();
+  std::atomic<bool> moved{false};
+  world.run(world.all(), [&](Rank rank) {
+    Arena& arena = world.arena(rank);
+    bind_to({cores.front()});
+    if (rank == 0) {
+      arena.publish(Counter::kFilled, 1);
+      const auto end = std::chrono::steady_clock::now() + patience;
+      while (!moved && std::chrono::steady_clock::now() < end) {
+        moved = arena.core(1) >= 0 && arena.core(1) != cores.front();
+        sched_yield();
+      }
+      arena.publish(Counter::kFilled, 2);
+    } else {
+      while (!arena.has_reached(0, Counter::kFilled, 1)) sched_yield();
+      bind_to(cores);
+      arena.wait(0, Counter::kFilled, 2);
+      CHECK(usable_cores() == cores);  // it may use all again
+    }
+  });
+  return moved;
+}
 
 }  // namespace
 
@@ -43,6 +93,22 @@ TEST_CASE("two ranks hand a counter to and fro, sleeping or spinning, and no wak
     });
     CHECK(reached.load() == 2 * kRounds);
   }
+}
+
+TEST_CASE("a rank that would wait on the core of the one it waits for moves to another") {
+  if (usable_cores().size() < 2) return;
+  CHECK(second_rank_moves(std::chrono::seconds(30)));
+}
+
+TEST_CASE("a thread leaves the cores that are taken, and is bound to none") {
+  const std::vector<int> cores = usable_cores();
+  CHECK_FALSE(move_to_core_other_than(cores));
+  CHECK(usable_cores() == cores);
+  CHECK(move_to_core_other_than({-1}) == !cores.empty());
+  if (cores.size() < 2) return;
+  const std::vector<int> all_but_last(cores.begin(), cores.end() - 1);
+  CHECK(move_to_core_other_than(all_but_last));
+  CHECK(usable_cores() == cores);
 }
 
 TEST_CASE("several waiters on one lane all wake") {
