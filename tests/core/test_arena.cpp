@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
-#include <thread>
 #include <vector>
 
 #include "base/cpu.h"
